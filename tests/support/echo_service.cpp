@@ -46,8 +46,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
             EchoResponse& response)
       : service_(service), context_(context), request_(request), response_(response) {
     // An answer without a wait needs no alarm; -1 is ended by OnCancel alone.
-    if (request.delay_ms() == 0) return Answer();
-    if (request.delay_ms() < 0) return;
+    if (request.delay_ms() == 0) Answer();
+    if (request.delay_ms() <= 0) return;
     alarm_.Set(In(request.delay_ms()), [this](bool fired) { fired ? Answer() : End(grpc::Status::CANCELLED); });
   }
 

@@ -47,7 +47,7 @@ struct EchoOptions {
   std::string pod = "pod";
   bool headers_at_once = false;   // streams send their headers before anything else
   bool bidi_sends_first = false;  // as if each Bidi call carried `echo-send-first`
-  std::function<void(const EchoCall&)> on_call;  // as each call begins, on gRPC's threads
+  std::function<void(const EchoCall&)> on_call = {};  // as each call begins, on gRPC's threads
 };
 
 struct EchoCounts {
@@ -101,10 +101,10 @@ class EchoService final : public v1::Echo::CallbackService {
 
 // An EchoService on a grpc::Server of its own, on a free port of 127.0.0.1 unless another address is given.
 struct EchoServerOptions {
-  EchoOptions echo;
+  EchoOptions echo = {};
   std::string address = "127.0.0.1:0";
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
-  std::function<void(grpc::ServerBuilder&)> configure;
+  std::function<void(grpc::ServerBuilder&)> configure = {};
 };
 
 class EchoServer {

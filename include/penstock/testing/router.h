@@ -34,7 +34,7 @@ class FrameLog;
 
 struct RouterSettings {
   // Ports on 127.0.0.1 that new connections go to, in turn where there are several.
-  std::vector<std::uint16_t> targets;
+  std::vector<std::uint16_t> targets = {};
 
   // The IPv4 address and port to listen on; port 0 takes a free one. Every address of 127.0.0.0/8 is this machine.
   std::string host = "127.0.0.1";
@@ -47,7 +47,7 @@ struct RouterSettings {
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
 
   // Where the HTTP/2 frames of every connection are noted (plain text only); null for nowhere.
-  std::shared_ptr<FrameLog> frame_log;
+  std::shared_ptr<FrameLog> frame_log = nullptr;
 };
 
 struct RouterTargetStats {
