@@ -7,11 +7,54 @@ packages=(
   libuv1-dev libfmt-dev libssl-dev
   doctest-dev cmake                                                # the tests; cmake for the consumer that uses it
   libcli11-dev libbenchmark-dev                                    # the programs in bench/
+  opentelemetry-cpp-dev                                            # telemetry; Debian 12 has it in its backports only
+  prometheus-cpp-dev
 )
 
 say() { printf '%s: %s\n' "$me" "$*"; }
 fail() { printf '%s: %s\n' "$me" "$*" >&2; exit 1; }
 misuse() { printf '%s: %s (see %s --help)\n' "$me" "$*" "$me" >&2; exit 2; }
+
+# Where no source of this Debian offers the package, adds the release's backports: the entry that brings the release
+# itself, mirror and keys and all, with its suite exchanged.
+offer_backports() {
+  local package=$1 release directory=/etc/apt/sources.list.d
+  local target=$directory/penstock-backports
+  apt-cache pkgnames "$package" | grep -Fxq "$package" && return
+  release=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+  [[ -n $release ]] || return 0
+  say "adding $release-backports to apt's sources, for $package"
+  cat "$directory"/*.sources 2>/dev/null | awk -v release="$release" -v RS= '
+    !found && /(^|\n)Types:[^\n]*deb( |\n|$)/ && $0 ~ "(^|\n)Suites:([^\n]* )?" release "( [^\n]*)?(\n|$)" {
+      found = 1
+      lines = split($0, line, "\n")
+      for (i = 1; i <= lines; ++i) {
+        if (line[i] ~ /^Suites:/) print "Suites: " release "-backports"
+        else if (line[i] !~ /^#/) print line[i]
+      }
+    }' >"$target.new" || true
+  if [[ -s $target.new ]]; then
+    mv "$target.new" "$target.sources"
+  else
+    cat /etc/apt/sources.list "$directory"/*.list 2>/dev/null |
+      sed -nE "s/^(deb +(\[[^]]*\] +)?[^ ]+ +)$release( .*)/\1$release-backports\3/p" | head -n 1 >"$target.new" || true
+    if [[ -s $target.new ]]; then mv "$target.new" "$target.list"; else rm -f "$target.new"; fi
+  fi
+  apt-get -q update || fail "'apt-get update' failed after adding $release-backports (see above)"
+}
+
+# promtool, out of the package 'prometheus' without installing it: that would start a server on this machine. Left out
+# where it cannot be had: the checks that want it then say so.
+need_promtool() {
+  local place=$top/build/tools
+  export PENSTOCK_PROMTOOL=$place/promtool
+  command -v promtool >/dev/null && PENSTOCK_PROMTOOL=$(command -v promtool)
+  [[ -x $PENSTOCK_PROMTOOL ]] && return
+  mkdir -p "$place"
+  (cd "$place" && rm -f prometheus_*.deb && apt-get -q download prometheus &&
+    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && rm -f prometheus_*.deb) ||
+    say "no promtool (Debian package 'prometheus'): the alert rules will not be checked"
+}
 
 # Installs what is missing. Asks nothing of the network when nothing is.
 need_packages() {
@@ -31,6 +74,7 @@ need_packages() {
   fi
   say "installing ${#missing[@]} missing packages: ${missing[*]}"
   apt-get -q update || fail "'apt-get update' failed (see above); $me needs these packages: ${missing[*]}"
+  [[ " ${missing[*]} " != *" opentelemetry-cpp-dev "* ]] || offer_backports opentelemetry-cpp-dev
   DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "${missing[@]}" ||
     fail "apt-get could not install: ${missing[*]} (see above)"
 }
