@@ -1,0 +1,61 @@
+#include "penstock/core/circuit_breaker.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "core/textbook_circuit_breaker.h"
+
+namespace penstock::inline v0 {
+
+void CheckSettings(const CircuitBreakerSettings& settings, std::string_view prefix, std::vector<std::string>& problems) {
+  constexpr Duration kLongest = std::chrono::years(100);
+  const auto refuse = [&](std::string_view name, const auto& value, std::string_view allowed) {
+    problems.push_back(fmt::format("{}{} is {}: it must be {}.", prefix, name, value, allowed));
+  };
+  if (settings.consecutive_failures < 1) refuse("consecutive_failures", settings.consecutive_failures, "at least 1");
+  // Written so that NaN is refused too.
+  if (!(settings.failure_ratio >= 1e-9 && settings.failure_ratio <= 1)) {
+    refuse("failure_ratio", settings.failure_ratio, "above 0 (at least 0.000000001) and at most 1");
+  }
+  if (settings.min_results < 1) refuse("min_results", settings.min_results, "at least 1");
+  if (settings.window < 1 || settings.window > 1'048'576) refuse("window", settings.window, "1 to 1048576");
+  if (settings.consecutive_span < Duration::zero()) refuse("consecutive_span", settings.consecutive_span, "0 or more");
+  if (settings.open_for <= Duration::zero() || settings.open_for > kLongest) {
+    refuse("open_for", settings.open_for, "above 0 and at most 100 years");
+  }
+  if (settings.probe_timeout <= Duration::zero() || settings.probe_timeout > kLongest) {
+    refuse("probe_timeout", settings.probe_timeout, "above 0 and at most 100 years");
+  }
+  if (settings.probes < 1 || settings.probes > 4096) refuse("probes", settings.probes, "1 to 4096");
+  if (settings.successes_to_close < 1 || settings.successes_to_close > 1'000'000) {
+    refuse("successes_to_close", settings.successes_to_close, "1 to 1000000");
+  }
+}
+
+Result<std::unique_ptr<CircuitBreaker>> CircuitBreaker::Create(CircuitBreakerSettings settings) {
+  std::vector<std::string> problems;
+  CheckSettings(settings, "", problems);
+  if (!problems.empty()) return Error(fmt::format("{}", fmt::join(problems, "\n")));
+  return std::unique_ptr<CircuitBreaker>(new CircuitBreaker(std::move(settings)));
+}
+
+CircuitBreaker::CircuitBreaker(CircuitBreakerSettings settings)
+    : impl_(std::make_unique<TextbookCircuitBreaker>(std::move(settings))) {}
+
+CircuitBreaker::~CircuitBreaker() = default;
+
+Admission CircuitBreaker::Acquire() noexcept {
+  const auto pass = impl_->Acquire();
+  if (!pass.admitted) return Admission(pass.rejected_for);
+  return Admission(CircuitTicket(this, pass.number, pass.slot));
+}
+
+void CircuitBreaker::Settle(std::uint64_t word, std::uint32_t slot, Outcome outcome) noexcept {
+  impl_->Settle(word, slot, outcome);
+}
+
+CircuitState CircuitBreaker::state() const noexcept { return impl_->state(); }
+Counts CircuitBreaker::counts() const noexcept { return impl_->counts(); }
+CircuitTotals CircuitBreaker::totals() const noexcept { return impl_->totals(); }
+
+}  // namespace penstock::inline v0
