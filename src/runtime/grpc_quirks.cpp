@@ -134,4 +134,14 @@ bool LooksKilledAtShutdown(const grpc::Status& status, bool has_initial_metadata
          !has_initial_metadata && !has_trailing_metadata;
 }
 
+bool LooksOverReceiveLimit(const grpc::Status& status, std::size_t limit, std::size_t request_bytes) {
+  constexpr std::size_t kDefaultLimit = std::size_t{4} * 1024 * 1024;
+  if (limit == 0) limit = kDefaultLimit;
+  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED || request_bytes > limit) return false;
+  const std::string& text = status.error_message();
+  constexpr std::string_view kBegin = "Received message larger than max (";
+  const std::string end = " vs. " + std::to_string(limit) + ")";
+  return text.starts_with(kBegin) && text.ends_with(end);
+}
+
 }  // namespace penstock::inline v0::detail

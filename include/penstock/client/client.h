@@ -1,0 +1,136 @@
+#pragma once
+
+// A client that holds through a dependency's failures and rollouts.
+//
+// A plain gRPC stub makes one attempt and tells its end. Services that call others need more: a bound on the whole call, retries
+// that do not make an outage worse, a circuit breaker, cancellation and deadlines handed down. A Client is all of that for one
+// dependency, around the generated stubs.
+//
+//     auto ledger = penstock::Client::Create({.address = "ledger:9090", .tls = penstock::Tls{.roots = ca}});
+//     if (!ledger.ok()) return Fail(ledger.error().message());
+//     ledger->Call(PENSTOCK_METHOD(ledger::v1::Ledger, Transfer), request, {.parent = scope},
+//                  [](const penstock::CallResult& result, TransferResponse& response) { ... });
+//
+// Threads: every member may be called from any thread, also from completions. Completions run on gRPC's callback threads, once
+// a call, never inside Call() and never under a lock of penstock's.
+// Ownership: the Client owns its connections, breaker and budget, and shares them with nobody. Destroying it cancels what is in
+// flight and returns; what the calls need lives until their completions have run. It never waits, and may be destroyed
+// anywhere, in its own completions too. Assigning to a Client destroys what it was.
+// Time: settings.time, the steady clock by default.
+// Errors: Create() tells every bad setting in one error. Calls end with a CallResult; nothing throws.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "penstock/client/call.h"
+#include "penstock/client/detail/unary_call.h"
+#include "penstock/client/method.h"
+#include "penstock/client/settings.h"
+#include "penstock/client/unary_reactor.h"
+#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/result.h"
+
+namespace penstock::inline v0 {
+
+// What a blocking call gives: the result, the answer, and copies of what the server sent beside it.
+template <class Response>
+struct WaitedCall {
+  CallResult result;  // Without headers and trailers.
+  Response response;
+  std::multimap<std::string, std::string> headers;
+  std::multimap<std::string, std::string> trailers;
+
+  bool ok() const noexcept { return result.ok(); }
+};
+
+class Client {
+ public:
+  // Dials nothing. All that is wrong with the settings stands in one error, a line each.
+  static Result<Client> Create(ClientSettings settings);
+
+  Client(Client&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Client& operator=(Client&& other) noexcept {
+    Client dropped(std::move(*this));
+    state_ = std::exchange(other.state_, nullptr);
+    return *this;
+  }
+  // Cancels what is in flight and returns.
+  ~Client();
+
+  // Makes a unary call. `callback` is called once, as callback(const CallResult&, Response&), on a callback thread; the
+  // response is its to move from. It is destroyed once it has run. The call goes on when the handle is dropped.
+  // One allocation, which holds the call.
+  template <class Service, class Request, class Response, class Callback>
+    requires std::invocable<Callback&, const CallResult&, Response&>
+  CallHandle Call(const UnaryMethod<Service, Request, Response>& method, std::type_identity_t<Request> request,
+                  CallOptions options, Callback callback) {
+    using Call = detail::CallbackCall<UnaryMethod<Service, Request, Response>, Callback>;
+    auto* call = new Call(method, std::move(request), std::move(callback));
+    call->Begin(*state_, std::move(options));
+    return CallHandle(call);
+  }
+
+  // Makes a unary call with a reactor of the caller's, that holds the messages and may be used again and again: no
+  // allocation. See UnaryReactor.
+  template <class Service, class Request, class Response>
+  void Start(const UnaryMethod<Service, Request, Response>& method, UnaryReactor<Request, Response>& reactor,
+             CallOptions options = {}) {
+    reactor.Begin(*state_, method, std::move(options));
+  }
+
+  // Makes a unary call and waits for its end: for tools and tests. On a callback thread it is refused with
+  // FAILED_PRECONDITION, since two blocked callbacks stop every call of the process.
+  template <class Service, class Request, class Response>
+  WaitedCall<Response> CallAndWait(const UnaryMethod<Service, Request, Response>& method,
+                                   std::type_identity_t<Request> request, CallOptions options = {});
+
+  // A channel for code that takes nothing else. Its calls, of every kind, pass the breaker and are classified and counted; they are
+  // never retried by penstock, and gRPC's own deadlines hold. It has connections of its own, and outlives the client safely:
+  // from Close() on its calls end with CANCELLED. It costs an interceptor, half as much again as a plain call.
+  std::shared_ptr<grpc::Channel> GuardedChannel();
+
+  // From here on every call fails with CANCELLED; those in flight are cancelled. Does not wait.
+  void Close() noexcept;
+
+  // Close(), and waits until every completion has run, or until `until` (real time). True: all have. False: some have not, or it
+  // was called on a callback thread, where it must not wait (then it has closed all the same).
+  bool CloseAndWait(std::chrono::steady_clock::time_point until) noexcept;
+
+  // The breaker's, as of now.
+  CircuitState circuit_state() const noexcept;
+  Counts circuit_counts() const noexcept;
+  CircuitTotals circuit_totals() const noexcept;
+  // Tokens left in the retry budget.
+  double budget_tokens() const noexcept;
+
+  // For the parts of penstock that build on a client.
+  detail::ClientState& state() const noexcept { return *state_; }
+
+ private:
+  explicit Client(detail::ClientState* state) noexcept : state_(state) {}
+
+  detail::ClientState* state_;
+};
+
+template <class Service, class Request, class Response>
+WaitedCall<Response> Client::CallAndWait(const UnaryMethod<Service, Request, Response>& method,
+                                         std::type_identity_t<Request> request, CallOptions options) {
+  WaitedCall<Response> waited;
+  if (detail::RefusedToWait(waited.result)) return waited;
+  detail::Waiter waiter;
+  Call(method, std::move(request), std::move(options), [&](const CallResult& result, Response& response) {
+    waited.result = result;
+    waited.response = std::move(response);
+    detail::CopyMetadata(result.headers, waited.headers);
+    detail::CopyMetadata(result.trailers, waited.trailers);
+    waited.result.headers = waited.result.trailers = nullptr;
+    waiter.Done();
+  });
+  waiter.Wait();
+  return waited;
+}
+
+}  // namespace penstock::inline v0

@@ -1,0 +1,86 @@
+#pragma once
+
+// The typed part of a unary call by callback, and what the blocking form needs.
+
+#include <condition_variable>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "penstock/client/detail/unary_core.h"
+#include "penstock/client/method.h"
+
+namespace penstock::inline v0::detail {
+
+// As it is sent; 0 for messages of another kind than protobuf's.
+template <class Message>
+std::size_t BytesOf(const Message& message) {
+  if constexpr (requires { message.ByteSizeLong(); }) {
+    return message.ByteSizeLong();
+  } else {
+    return 0;
+  }
+}
+
+template <class Method, class Callback>
+class CallbackCall final : public UnaryCore {
+ public:
+  using Request = typename Method::Request;
+  using Response = typename Method::Response;
+
+  CallbackCall(const Method& method, Request&& request, Callback&& callback)
+      : method_(method), request_(std::move(request)), callback_(std::move(callback)) {}
+
+  void Begin(ClientState& state, CallOptions&& options) noexcept {
+    UnaryCore::Begin(state, *method_.info, std::move(options), BytesOf(request_), kCallAndHandle);
+  }
+
+ private:
+  static constexpr std::uint32_t kCallAndHandle = 2;
+
+  void StartAttempt(void* async, grpc::ClientContext* context, bool further) override {
+    if (further) response_ = Response();
+    (static_cast<typename Method::Async*>(async)->*method_.start)(
+        context, &request_, &response_, [this](grpc::Status status) { AttemptDone(std::move(status)); });
+  }
+  void Complete(const CallResult& result) override {
+    // Moved out, so that what it holds goes with its run and not with the last handle.
+    Callback callback = std::move(callback_);
+    callback(result, response_);
+  }
+  bool completes_unreferenced() const noexcept override { return false; }
+  void Unreferenced() noexcept override { delete this; }
+
+  const Method method_;
+  Request request_;
+  Response response_;
+  Callback callback_;
+};
+
+// True, with the result that says so, where a wait would block a callback thread.
+bool RefusedToWait(CallResult& result);
+
+class Waiter {
+ public:
+  void Done() {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    // Under the mutex: the waiter is gone as soon as it gets it.
+    condition_.notify_one();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    condition_.wait(lock, [this] { return done_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool done_ = false;
+};
+
+void CopyMetadata(const ServerMetadata* from, std::multimap<std::string, std::string>& to);
+
+}  // namespace penstock::inline v0::detail

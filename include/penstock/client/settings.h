@@ -1,0 +1,145 @@
+#pragma once
+
+// What a client is made from.
+//
+// Plain values with defaults that suit a service in a cluster; docs/settings.md says for each why it is what it is.
+// Client::Create checks every one and reports all that is wrong in one error.
+//
+//     auto ledger = Client::Create({.address = "ledger:9090", .tls = Tls{.roots = ca}, .timeout = 2s,
+//                                   .methods = {{.method = PENSTOCK_METHOD(Ledger, Transfer), .timeout = 500ms}}});
+//
+// Threads: plain values; the functions among them are called from gRPC's callback threads, several at once.
+// Ownership: copied into the client; what is held by shared_ptr lives as long as the client's last call.
+// Time: lengths are real unless `time` says otherwise.
+// Errors: see Client::Create.
+
+#include <grpc/impl/codegen/compression_types.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/client/classify.h"
+#include "penstock/client/method.h"
+#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/clock.h"
+#include "penstock/core/retry_budget.h"
+#include "penstock/runtime/time_source.h"
+#include "penstock/telemetry.h"
+
+namespace penstock::inline v0 {
+
+// Transport security. PEM throughout, as text.
+struct Tls {
+  // Whom to trust; empty: gRPC's default roots (docs/connections.md).
+  std::string roots;
+  // For mTLS, both or neither.
+  std::string certificate;
+  std::string key;
+  // Sent as :authority and verified instead of the address's host; empty: the address's.
+  std::string server_name;
+};
+
+enum class Balancing : unsigned char {
+  kPickFirst,   // One connection.
+  kRoundRobin,  // A connection to every address that the name resolves to, calls in turn.
+};
+
+// Whether a method may run twice (behaviour.md C9).
+enum class Repeatability : unsigned char {
+  kFromProto,   // As its proto says: idempotency_level, or penstock's once_only; kUnmarked where it says nothing.
+  kRepeatable,  // Yes: retried whenever it helps.
+  kUnmarked,    // Not known: retried where the status means that nothing was done.
+  kOnceOnly,    // No: retried only when the request was certainly not sent.
+};
+
+// What differs for one method; what is not set is as in the client's settings.
+struct MethodSettings {
+  MethodName method;
+  std::optional<Duration> timeout = std::nullopt;            // Above 0; of a unary call.
+  std::optional<std::uint32_t> max_attempts = std::nullopt;  // 1 up.
+  Repeatability repeatability = Repeatability::kFromProto;
+  std::optional<bool> wait_for_ready = std::nullopt;
+};
+
+// How connections are made and kept.
+struct ConnectionSettings {
+  Balancing balancing = Balancing::kPickFirst;
+  // The first wait after a failed connect, also how long a connect may take at least (gRPC has one number for the two);
+  // waits grow from it to the highest.
+  Duration reconnect_first = std::chrono::milliseconds(500);
+  Duration reconnect_highest = std::chrono::seconds(1);
+  // The least time between two resolutions of the name.
+  Duration resolve_interval = std::chrono::seconds(1);
+  // HTTP/2 pings on a quiet connection; 0: none. At least 10 s, which penstock's server permits.
+  Duration keepalive_interval{};
+  // How long a ping may stay unanswered before the connection counts as dead.
+  Duration keepalive_timeout = std::chrono::seconds(20);
+  // Pings also while no call is open.
+  bool keepalive_without_calls = false;
+  // Whether http_proxy and its like in the environment count.
+  bool use_proxy = false;
+  // How many channels, each with a connection of its own, calls go over in turn; 1 to 64.
+  std::uint32_t channels = 1;
+};
+
+// One client is one dependency.
+struct ClientSettings {
+  // Exactly one of the three: host:port; IP addresses with ports, used as one dependency; the path of a Unix socket.
+  std::string address;
+  std::vector<std::string> addresses{};
+  std::string unix_socket{};
+
+  // Exactly one of the two. Plain text must be asked for.
+  std::optional<Tls> tls{};
+  bool plaintext = false;
+
+  // What a unary call may take in all, attempts and waits; above 0.
+  Duration timeout = std::chrono::seconds(10);
+  // Attempts of one call, the first included; 1 turns retries off.
+  std::uint32_t max_attempts = 3;
+  // After attempt n the wait is drawn from 0 to min(backoff_max, backoff_base * 2^(n-1)).
+  Duration backoff_base = std::chrono::milliseconds(100);
+  Duration backoff_max = std::chrono::seconds(5);
+  // Bounds the retries of all calls together.
+  RetryBudgetSettings budget{};
+  CircuitBreakerSettings breaker{};
+  // Null: DefaultClassify.
+  Classifier classify{};
+  // False: a method whose proto does not say that it may run twice is retried only when the request was not sent.
+  bool retry_unmarked = true;
+  // An attempt that begins with less time than this and ends by its deadline says nothing about the dependency; 0 up.
+  Duration deadline_floor{};
+  // gRPC's own retry of what provably reached no server (one, after a GOAWAY). Off saves a tenth of a call's cost.
+  bool transparent_retries = true;
+
+  std::vector<MethodSettings> methods{};
+
+  ConnectionSettings connection{};
+  // :authority, where the address's own will not do; with TLS the server name override is the place.
+  std::string authority{};
+  // In bytes; 0: gRPC's default (sending unlimited, receiving 4 MiB).
+  std::size_t max_send_bytes = 0;
+  std::size_t max_receive_bytes = 0;
+  // How requests are compressed; answers are understood compressed or not.
+  grpc_compression_algorithm compression = GRPC_COMPRESS_NONE;
+  // Applied last, so that they win over penstock's own. Deadlines and retries of gRPC's are penstock's business: the arguments
+  // grpc.enable_deadline_checking and grpc.enable_retries are refused.
+  std::function<void(grpc::ChannelArguments&)> channel_arguments{};
+  // Your own interceptors, once an attempt. Makes them anew for each channel.
+  std::function<std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>()> interceptors{};
+
+  // Hears of attempts, decisions and state changes; null: nobody, for free.
+  std::shared_ptr<ClientObserver> observer{};
+  // Null: ProcessTime(). A test gives testing::ManualTime.
+  std::shared_ptr<TimeSource> time{};
+};
+
+}  // namespace penstock::inline v0

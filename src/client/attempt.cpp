@@ -1,0 +1,123 @@
+#include "client/attempt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "penstock/runtime/callback_thread.h"
+#include "runtime/grpc_quirks.h"
+#include "runtime/inbound_deadline.h"
+#include "runtime/metadata.h"
+
+namespace penstock::inline v0::detail {
+
+namespace {
+
+grpc::Status Refused(std::string message) { return {grpc::StatusCode::INVALID_ARGUMENT, std::move(message)}; }
+
+// As gRPC takes it: its monotonic clock is the steady clock. A manual clock's deadline is as far away on it.
+std::optional<gpr_timespec> WireDeadline(const ClientState& state, TimePoint deadline) {
+  if (deadline == TimePoint::max()) return std::nullopt;
+  TimePoint real = deadline;
+  if (!state.real_time()) {
+    const Duration left = std::max(Duration::zero(), deadline - state.clock().Now());
+    real = SaturatingAdd(SteadyClock().Now(), left);
+  }
+  const std::int64_t nanoseconds = real.time_since_epoch().count();
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  // Further than anything that is meant (G3): nothing is sent, the call's own timer holds.
+  constexpr std::int64_t kFarthest = std::chrono::nanoseconds(kFarthestDeadline).count();
+  if (nanoseconds > kFarthest) return std::nullopt;
+  return gpr_timespec{nanoseconds / kSecond, static_cast<std::int32_t>(nanoseconds % kSecond), GPR_CLOCK_MONOTONIC};
+}
+
+}  // namespace
+
+std::optional<grpc::Status> RefuseOptions(const CallOptions& options) {
+  for (const auto& [key, value] : options.metadata) {
+    if (std::optional<std::string> problem = MetadataProblem(key, value)) return Refused("metadata: " + *problem);
+  }
+  if (!options.authority.empty() && !LegalMetadataValue("authority", options.authority)) {
+    return Refused("authority: holds a character that cannot be sent");
+  }
+  if (options.compression && (*options.compression < 0 || *options.compression >= GRPC_COMPRESS_ALGORITHMS_COUNT)) {
+    return Refused("compression: not one of gRPC's algorithms");
+  }
+  if (options.timeout && *options.timeout <= Duration::zero()) return Refused("timeout: must be more than 0");
+  if (options.max_attempts && *options.max_attempts == 0) return Refused("max_attempts: must be 1 or more");
+  if (options.detached && !options.deadline.set() && !options.timeout) {
+    return Refused("detached: a detached call needs a deadline or a timeout of its own");
+  }
+  return std::nullopt;
+}
+
+TimePoint DeadlineOf(const CallOptions& options, TimePoint now, Duration timeout) {
+  TimePoint deadline = SaturatingAdd(now, timeout);
+  if (options.deadline.set()) deadline = std::min(deadline, options.deadline.At(now));
+  if (options.detached || !options.parent.set()) return deadline;
+  if (const std::shared_ptr<CallScope>& scope = options.parent.scope()) return std::min(deadline, scope->deadline());
+  if (std::optional<TimePoint> inherited = InboundDeadline(options.parent.context()->raw_deadline(), now)) {
+    deadline = std::min(deadline, *inherited);
+  }
+  return deadline;
+}
+
+std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, grpc::ClientContext& context) {
+  const CallOptions& options = attempt.options;
+  if (std::optional<gpr_timespec> deadline = WireDeadline(attempt.state, attempt.deadline)) context.set_deadline(*deadline);
+  for (const auto& [key, value] : options.metadata) context.AddMetadata(key, value);
+  if (options.credentials) context.set_credentials(options.credentials);
+  if (options.compression) context.set_compression_algorithm(*options.compression);
+  if (!options.authority.empty()) context.set_authority(options.authority);
+  const std::optional<bool>& waits = options.wait_for_ready ? options.wait_for_ready : attempt.method.wait_for_ready;
+  if (waits) context.set_wait_for_ready(*waits);
+
+  const CallScope* const parent = options.parent.scope().get();
+  ClientObserver* const observer = attempt.state.observer();
+  if (observer == nullptr) {
+    if (parent != nullptr) {
+      for (const auto& [key, value] : parent->relayed()) context.AddMetadata(key, value);
+    }
+    return nullptr;
+  }
+  OutgoingMetadata outgoing;
+  if (parent != nullptr) {
+    for (const auto& [key, value] : parent->relayed()) outgoing.Set(key, value);
+  }
+  std::unique_ptr<AttemptObservation> observation;
+  {
+    UserCodeScope in_user_code;
+    observation = observer->OnAttempt(
+        {.method = attempt.method.info->path, .attempt = attempt.attempt, .stream = attempt.stream, .parent = parent}, outgoing);
+  }
+  for (const auto& [key, value] : outgoing.pairs()) {
+    if (!MetadataProblem(key, value)) context.AddMetadata(key, value);
+  }
+  return observation;
+}
+
+bool CertainlyOverLimit(const ClientSettings& settings, const grpc::Status& status, std::size_t request_bytes) {
+  if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return false;
+  if (settings.max_send_bytes != 0 && request_bytes > settings.max_send_bytes) return true;
+  return LooksOverReceiveLimit(status, settings.max_receive_bytes, request_bytes);
+}
+
+Reached ReachOf(const grpc::ClientContext& context, const grpc::Status& status, const void* connection) {
+  if (!context.GetServerInitialMetadata().empty() || !context.GetServerTrailingMetadata().empty()) return Reached::kResponded;
+  switch (status.error_code()) {
+    // gRPC itself ends calls with these, also when no server has answered.
+    case grpc::StatusCode::CANCELLED:
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::INTERNAL:
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return connection == nullptr ? Reached::kNotSent : Reached::kMaybeProcessed;
+    default:
+      return connection == nullptr ? Reached::kNotSent : Reached::kResponded;
+  }
+}
+
+}  // namespace penstock::inline v0::detail

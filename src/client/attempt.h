@@ -1,0 +1,44 @@
+#pragma once
+
+// What unary calls and the openings of streams do alike with an attempt: fill its context, and read its end.
+
+#include <grpcpp/client_context.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/client_state.h"
+#include "penstock/client/call.h"
+#include "penstock/client/detail/method_entry.h"
+#include "penstock/client/detail/retry_loop.h"
+
+namespace penstock::inline v0::detail {
+
+// Why the options cannot be used, as the status of the call: what gRPC would abort on, and a detached call without a
+// deadline.
+std::optional<grpc::Status> RefuseOptions(const CallOptions& options);
+
+// The deadline of a call that begins `now`: the earliest of the options', the parent's and `timeout` (TimePoint::max() for none).
+TimePoint DeadlineOf(const CallOptions& options, TimePoint now, Duration timeout);
+
+// Puts deadline, metadata and options into the context of an attempt, and tells the observer.
+struct AttemptContext {
+  ClientState& state;
+  const MethodEntry& method;
+  const CallOptions& options;
+  TimePoint deadline;
+  std::uint32_t attempt;
+  bool stream;
+};
+std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, grpc::ClientContext& context);
+
+// Whether the status is certainly gRPC's refusal of a message over one of this client's limits (C7). `request_bytes` is the size of
+// the request as sent.
+bool CertainlyOverLimit(const ClientSettings& settings, const grpc::Status& status, std::size_t request_bytes);
+
+// How far an attempt got that ended other than OK.
+Reached ReachOf(const grpc::ClientContext& context, const grpc::Status& status, const void* connection);
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,89 @@
+#include "client/call_registry.h"
+
+#include <atomic>
+#include <vector>
+
+namespace penstock::inline v0::detail {
+
+std::uint32_t CallRegistry::ShardOfThread() noexcept {
+  static constinit std::atomic<std::uint32_t> next{0};
+  // relaxed: any number will do, as long as threads get different ones.
+  static thread_local const std::uint32_t mine = next.fetch_add(1, std::memory_order_relaxed) % kShards;
+  return mine;
+}
+
+bool CallRegistry::Add(LiveCall& call) noexcept {
+  const std::uint32_t index = ShardOfThread();
+  Shard& shard = shards_[index];
+  std::lock_guard lock(shard.mutex);
+  if (shard.closed) return false;
+  call.shard_ = index;
+  call.previous_ = nullptr;
+  call.next_ = shard.first;
+  if (shard.first != nullptr) shard.first->previous_ = &call;
+  shard.first = &call;
+  ++shard.count;
+  return true;
+}
+
+std::uint32_t CallRegistry::Remove(LiveCall& call) noexcept {
+  const std::uint32_t index = call.shard_;
+  Shard& shard = shards_[index];
+  std::lock_guard lock(shard.mutex);
+  if (call.previous_ != nullptr) {
+    call.previous_->next_ = call.next_;
+  } else {
+    shard.first = call.next_;
+  }
+  if (call.next_ != nullptr) call.next_->previous_ = call.previous_;
+  return index;
+}
+
+void CallRegistry::Completed(std::uint32_t index) noexcept {
+  Shard& shard = shards_[index];
+  bool tell = false;
+  {
+    std::lock_guard lock(shard.mutex);
+    if (--shard.count == 0 && shard.closed) {
+      tell = shard.tells_owner;
+      // Under the mutex: a waiter may destroy the registry as soon as it sees the shard idle and gets the mutex.
+      shard.idle.notify_all();
+    }
+  }
+  if (tell) owner_.OnShardIdle();
+}
+
+void CallRegistry::CancelAll(Shard& shard) noexcept {
+  std::vector<LiveCall*> calls;
+  {
+    std::lock_guard lock(shard.mutex);
+    calls.reserve(shard.count);
+    for (LiveCall* call = shard.first; call != nullptr; call = call->next_) {
+      call->AddReference();  // A listed call is alive: whoever ends it comes by Remove() first.
+      calls.push_back(call);
+    }
+  }
+  for (LiveCall* call : calls) {
+    call->Cancel(CancelReason::kClosed);
+    call->Release();
+  }
+}
+
+bool CallRegistry::WaitIdle(TimePoint until) noexcept {
+  for (Shard& shard : shards_) {
+    std::unique_lock lock(shard.mutex);
+    if (!shard.idle.wait_until(lock, until, [&] { return shard.count == 0; })) return false;
+  }
+  return true;
+}
+
+std::size_t CallRegistry::size() const noexcept {
+  std::size_t sum = 0;
+  for (const Shard& shard : shards_) {
+    std::lock_guard lock(shard.mutex);
+    sum += shard.count;
+  }
+  return sum;
+}
+
+}  // namespace penstock::inline v0::detail

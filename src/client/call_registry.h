@@ -1,0 +1,79 @@
+#pragma once
+
+// The calls of one client that have not ended, so that closing the client can end them and wait for them.
+//
+// Sharded by thread: a call goes into the shard of the thread that starts it, under that shard's mutex, and is counted there until
+// its completion has run. Closing takes a reference to each call under the mutex and cancels it without.
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "penstock/client/detail/live_call.h"
+#include "penstock/core/clock.h"
+
+namespace penstock::inline v0::detail {
+
+class CallRegistry {
+ public:
+  // Called for each shard that had calls when the registry was closed, once the last of them has completed; on its thread.
+  class Owner {
+   public:
+    virtual void OnShardIdle() noexcept = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  explicit CallRegistry(Owner& owner) : owner_(owner) {}
+
+  // Counts the call and lists it. False once the registry is closed: the call is then unknown to it.
+  bool Add(LiveCall& call) noexcept;
+
+  // The call has its result: it will not be cancelled from here any more. Still counted. Returns the shard.
+  std::uint32_t Remove(LiveCall& call) noexcept;
+
+  // Its completion has run; the call itself may be gone.
+  void Completed(std::uint32_t shard) noexcept;
+
+  // Refuses further calls and cancels those that are listed. False when it was closed already; nothing happens then.
+  // `expect` is called, under a lock, for each shard for which OnShardIdle() will be called, before it can be.
+  template <class Expect>
+  bool Close(Expect expect) {
+    for (Shard& shard : shards_) {
+      std::lock_guard lock(shard.mutex);
+      if (shard.closed) return false;
+      shard.closed = true;
+      shard.tells_owner = shard.count > 0;
+      if (shard.tells_owner) expect();
+    }
+    for (Shard& shard : shards_) CancelAll(shard);
+    return true;
+  }
+
+  // Whether every call of a closed registry has completed by the (real) time given.
+  bool WaitIdle(TimePoint until) noexcept;
+
+  // Calls that have not completed; for tests and telemetry.
+  std::size_t size() const noexcept;
+
+ private:
+  struct alignas(64) Shard {
+    mutable std::mutex mutex;
+    LiveCall* first = nullptr;
+    std::uint32_t count = 0;
+    bool closed = false;
+    bool tells_owner = false;
+    std::condition_variable idle;
+  };
+  static constexpr std::uint32_t kShards = 16;
+
+  static std::uint32_t ShardOfThread() noexcept;
+  void CancelAll(Shard& shard) noexcept;
+
+  Owner& owner_;
+  std::array<Shard, kShards> shards_;
+};
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,131 @@
+#include "client/client_state.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "client/channel.h"
+#include "runtime/log.h"
+#include "runtime/loop.h"
+
+namespace penstock::inline v0::detail {
+
+namespace {
+
+constinit thread_local AttemptObservation* current_cause = nullptr;
+
+std::string TextOf(std::exception_ptr thrown) {
+  try {
+    std::rethrow_exception(std::move(thrown));
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
+// Adds the client's observer to the user's own functions.
+CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clock) {
+  CircuitBreakerSettings breaker = settings.breaker;
+  if (breaker.clock == nullptr) breaker.clock = clock;
+  const std::shared_ptr<ClientObserver>& observer = settings.observer;
+  if (observer) {
+    breaker.observer = [observer, own = std::move(breaker.observer)](const CircuitTransition& transition) {
+      observer->OnTransition(transition, CurrentCause());
+      if (own) own(transition);
+    };
+  }
+  breaker.error_observer = [observer, own = std::move(breaker.error_observer)](std::exception_ptr thrown) {
+    const std::string text = "a function of the circuit breaker's settings threw: " + TextOf(thrown);
+    Log(LogSeverity::kError, "client: {}", text);
+    if (observer) observer->OnError(text);
+    if (own) own(std::move(thrown));
+  };
+  return breaker;
+}
+
+}  // namespace
+
+AttemptObservation* CurrentCause() noexcept { return current_cause; }
+
+class ClientState::View final : public ClientView {
+ public:
+  View(std::string address, std::unique_ptr<CircuitBreaker> breaker)
+      : address_(std::move(address)), breaker_(std::move(breaker)) {}
+
+  const std::string& address() const noexcept override { return address_; }
+  CircuitState state() const noexcept override { return breaker_->state(); }
+  CircuitTotals totals() const noexcept override { return breaker_->totals(); }
+  CircuitBreaker& breaker() noexcept { return *breaker_; }
+
+ private:
+  const std::string address_;
+  const std::unique_ptr<CircuitBreaker> breaker_;
+};
+
+Result<ClientState*> ClientState::Create(ClientSettings settings) {
+  std::vector<std::string> problems;
+  CheckSettings(settings, problems);
+  if (!problems.empty()) return Error(fmt::format("{}", fmt::join(problems, "\n")));
+  if (std::optional<Error> error = EnsureRuntime()) return *std::move(error);
+
+  auto* state = new ClientState(std::move(settings));
+  const ClientSettings& own = state->settings_;
+  Result<std::unique_ptr<CircuitBreaker>> breaker = CircuitBreaker::Create(Observed(own, state->clock_));
+  Result<std::unique_ptr<RetryBudget>> budget = RetryBudget::Create(own.budget);
+  if (!breaker.ok() || !budget.ok()) {
+    Error error(breaker.ok() ? budget.error() : breaker.error());
+    state->Release();
+    return error;
+  }
+  std::string address = own.address;
+  if (address.empty()) address = own.unix_socket.empty() ? fmt::format("{}", fmt::join(own.addresses, ",")) : own.unix_socket;
+  state->view_ = std::make_shared<View>(std::move(address), *std::move(breaker));
+  state->breaker_ = &state->view_->breaker();
+  state->budget_ = *std::move(budget);
+  for (std::uint32_t index = 0; index < own.connection.channels; ++index) {
+    state->channels_.push_back(MakeChannel(own, ChannelUse::kCalls, index));
+  }
+  if (own.observer) own.observer->OnCreated(state->view_);
+  return state;
+}
+
+ClientState::ClientState(ClientSettings settings)
+    : settings_(std::move(settings)),
+      time_(settings_.time ? settings_.time : ProcessTime()),
+      clock_(&time_->clock()),
+      real_time_(time_ == ProcessTime()),
+      backoff_{.base = settings_.backoff_base, .max = settings_.backoff_max},
+      methods_(settings_, channels_),
+      registry_(*this) {}
+
+ClientState::~ClientState() = default;
+
+void ClientState::AddReference() noexcept {
+  // relaxed: whoever adds one holds one already, or is in the registry, which does.
+  references_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void ClientState::Release() noexcept {
+  // acq_rel: what every holder did happens before the end.
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void ClientState::Close() noexcept {
+  const bool first = registry_.Close([this] { AddReference(); });
+  if (first && observer() != nullptr) observer()->OnClosed();
+}
+
+void ClientState::ReportFault(std::string_view method, std::string_view what) noexcept {
+  Log(LogSeverity::kError, "client: {}: {}", method, what);
+  if (observer() != nullptr) observer()->OnError(what);
+}
+
+void ClientState::Settle(CircuitTicket& ticket, Outcome outcome, AttemptObservation* cause) noexcept {
+  AttemptObservation* const previous = std::exchange(current_cause, cause);
+  ticket.Settle(outcome);
+  current_cause = previous;
+}
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,99 @@
+#pragma once
+
+// What all calls of one client share. Lives from Create() until the client is gone and the last of its calls has completed.
+//
+// Threads: every member may be used from any thread.
+// Ownership: counted. The Client holds a reference; a call that is in the registry need not (the registry holds one for the
+// shards that had calls when the client was closed); whoever else outlives a call holds one of its own.
+
+#include <grpcpp/channel.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/broken_connections.h"
+#include "client/call_registry.h"
+#include "client/method_table.h"
+#include "penstock/client/settings.h"
+#include "penstock/core/backoff.h"
+#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/result.h"
+#include "penstock/core/retry_budget.h"
+#include "penstock/runtime/time_source.h"
+#include "penstock/telemetry.h"
+
+namespace penstock::inline v0::detail {
+
+class ClientState final : private CallRegistry::Owner {
+ public:
+  // With one reference, the caller's.
+  static Result<ClientState*> Create(ClientSettings settings);
+
+  void AddReference() noexcept;
+  void Release() noexcept;
+
+  // Refuses further calls and cancels those that are in flight. More than once is fine.
+  void Close() noexcept;
+
+  const ClientSettings& settings() const noexcept { return settings_; }
+  const Clock& clock() const noexcept { return *clock_; }
+  TimeSource& time() const noexcept { return *time_; }
+  // Whether the client's clock is the real one, so that its deadlines are gRPC's.
+  bool real_time() const noexcept { return real_time_; }
+  CircuitBreaker& breaker() noexcept { return *breaker_; }
+  RetryBudget& budget() noexcept { return *budget_; }
+  const Backoff& backoff() const noexcept { return backoff_; }
+  MethodTable& methods() noexcept { return methods_; }
+  CallRegistry& registry() noexcept { return registry_; }
+  BrokenConnections& broken_connections() noexcept { return broken_connections_; }
+  // Null where nobody observes.
+  ClientObserver* observer() const noexcept { return settings_.observer.get(); }
+  const std::vector<std::shared_ptr<grpc::Channel>>& channels() const noexcept { return channels_; }
+
+  // The method's stub on the next channel in turn.
+  void* NextAsync(const MethodEntry& method) noexcept {
+    if (method.channels == 1) return method.asyncs[0];
+    // relaxed: any fair number will do.
+    return method.asyncs[next_channel_.fetch_add(1, std::memory_order_relaxed) % method.channels];
+  }
+
+  // A fault in what the program gave the client (C6, C11): told to the observer, and logged.
+  void ReportFault(std::string_view method, std::string_view what) noexcept;
+
+  // Settles with the attempt as the cause of a state change that it may make.
+  void Settle(CircuitTicket& ticket, Outcome outcome, AttemptObservation* cause) noexcept;
+
+ private:
+  class View;
+
+  explicit ClientState(ClientSettings settings);
+  ~ClientState();
+  void OnShardIdle() noexcept override { Release(); }
+
+  const ClientSettings settings_;
+  std::shared_ptr<TimeSource> time_;
+  const Clock* clock_ = nullptr;
+  bool real_time_ = true;
+  Backoff backoff_;
+  std::shared_ptr<View> view_;
+  CircuitBreaker* breaker_ = nullptr;  // view_'s
+  std::unique_ptr<RetryBudget> budget_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  MethodTable methods_;
+  BrokenConnections broken_connections_;
+  CallRegistry registry_;
+  std::atomic<std::uint32_t> next_channel_{0};
+  std::atomic<std::uint32_t> references_{1};
+};
+
+// Appends a line for each setting of a client that makes no sense.
+void CheckSettings(const ClientSettings& settings, std::vector<std::string>& problems);
+
+// The attempt whose end is being told to the breaker on this thread, if any.
+AttemptObservation* CurrentCause() noexcept;
+
+}  // namespace penstock::inline v0::detail
