@@ -54,7 +54,7 @@ struct StreamReport {
   bool delivered = false;
   // How long it had been open; zero if it never opened.
   Duration open_for{};
-  std::optional<Duration> retry_after;
+  std::optional<Duration> retry_after = {};
 };
 
 struct ReopenStep {

@@ -84,8 +84,7 @@ configure() {
   local directory=$top/build/$1
   shift
   # Warnings are errors in CI alone, so that a newer compiler's new warning stops nobody who only wants to build.
-  local options=("$@")
-  [[ ${CI:-} == true ]] && options+=(-Dwerror=true)
+  local options=("$@" -Dwerror="$([[ ${CI:-} == true ]] && echo true || echo false)")
   if [[ -f $directory/build.ninja && -f $directory/penstock-options &&
         $(<"$directory/penstock-options") == "${options[*]}" ]]; then
     return

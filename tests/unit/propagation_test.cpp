@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/baggage.h"
+#include "runtime/relay.h"
 #include "runtime/trace_context.h"
 
 using namespace penstock;
@@ -200,4 +201,27 @@ TEST_CASE("F1: what is percent-encoded decodes to the bytes that it was") {
   CHECK_FALSE(PercentDecoded("%").has_value());
   CHECK_FALSE(PercentDecoded("a%2").has_value());
   CHECK_FALSE(PercentDecoded("%zz").has_value());
+}
+
+TEST_CASE("L10: trace, trace state and baggage are relayed, one header each, and nothing else is") {
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  const std::string good(kGood);
+  const InboundMetadata headers = {{"traceparent", good.c_str()}, {"tracestate", "a=1"},
+                                   {"tracestate", "b=2"},         {"baggage", "x=1"},
+                                   {"baggage", "y=a%20b"},        {"authorization", "secret"}};
+  CHECK(RelayedMetadata(headers) ==
+        Pairs{{"traceparent", good}, {"tracestate", "a=1,b=2"}, {"baggage", "x=1,y=a%20b"}});
+  CHECK(RelayedMetadata({}) == Pairs{});
+  CHECK(RelayedMetadata({{"baggage", "\xff"}}) == Pairs{});
+}
+
+TEST_CASE("O3: two traceparents, or a malformed one, relay no trace and no trace state") {
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+  const std::string good(kGood);
+  CHECK(RelayedMetadata({{"traceparent", good.c_str()}, {"traceparent", good.c_str()}, {"tracestate", "a=1"}}) ==
+        Pairs{});
+  CHECK(RelayedMetadata({{"traceparent", "00-x"}, {"tracestate", "a=1"}, {"baggage", "x=1"}}) ==
+        Pairs{{"baggage", "x=1"}});
+  CHECK(RelayedMetadata({{"tracestate", "a=1"}}) == Pairs{});
+  CHECK(RelayedMetadata({{"traceparent", good.c_str()}, {"tracestate", "A"}}) == Pairs{{"traceparent", good}});
 }
