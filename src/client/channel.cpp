@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "runtime/tls.h"
+
 namespace penstock::inline v0::detail {
 
 void CheckConnection(const ClientSettings& settings, std::vector<std::string>& problems) {
@@ -15,6 +17,7 @@ void CheckConnection(const ClientSettings& settings, std::vector<std::string>& p
   if (settings.tls.has_value() == settings.plaintext) {
     problems.push_back("tls, plaintext: exactly one of the two must be set");
   }
+  if (settings.tls) LoadTls("tls", *settings.tls, TlsSide::kClient, problems);
 }
 
 namespace {
@@ -50,11 +53,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientSettings& settings, Chann
   }
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (settings.tls) {
-    grpc::SslCredentialsOptions options;
-    options.pem_root_certs = settings.tls->roots;
-    options.pem_cert_chain = settings.tls->certificate;
-    options.pem_private_key = settings.tls->key;
-    credentials = grpc::SslCredentials(options);
+    std::vector<std::string> problems;  // CheckConnection() has told them.
+    // Files that went bad since then leave default roots: a handshake that fails, never plain text.
+    credentials = ClientCredentialsOf(LoadTls("tls", *settings.tls, TlsSide::kClient, problems).value_or(TlsMaterial{}));
   }
   const grpc::ChannelArguments arguments = ArgumentsOf(settings, use, index);
   if (interceptors.empty()) return grpc::CreateCustomChannel(settings.address, credentials, arguments);

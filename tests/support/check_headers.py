@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles each public header alone, twice included: a case a header, through ccache where it is there.
+"""Compiles each public header alone, twice included, and all of them together: a case each, through ccache where it is
+there.
 
     check_headers.py --include DIR [--include DIR ...] --scratch DIR HEADER_ROOT -- COMPILER [FLAG ...]
 """
@@ -24,9 +25,12 @@ def main():
     headers = sorted(path.relative_to(arguments.root).as_posix() for path in arguments.root.glob("penstock/**/*.h"))
     flags = [flag for directory in [str(arguments.root)] + arguments.include for flag in ("-I", directory)]
 
+    together = "all of them together"
+
     def compile_alone(header):
-        source = arguments.scratch / (header.replace("/", "_") + ".cpp")
-        text = f"#include <{header}>\n#include <{header}>\n"
+        source = arguments.scratch / (header.replace("/", "_").replace(" ", "_") + ".cpp")
+        included = headers if header == together else [header, header]
+        text = "".join(f"#include <{name}>\n" for name in included)
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
         command = compiler + ["-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror"] + flags
@@ -36,11 +40,11 @@ def main():
 
     bad = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for header, result in pool.map(compile_alone, headers):
+        for header, result in pool.map(compile_alone, [together] + headers):
             if result.returncode != 0:
                 bad += 1
-                print(f"TEST CASE:  <{header}> does not compile alone\n{result.stderr}")
-    print(f"{len(headers) - bad} passed, {bad} failed")
+                print(f"TEST CASE:  {header} does not compile by itself\n{result.stderr}")
+    print(f"{len(headers) + 1 - bad} passed, {bad} failed")
     return 1 if bad or not headers else 0
 
 

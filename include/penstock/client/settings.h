@@ -32,20 +32,10 @@
 #include "penstock/core/clock.h"
 #include "penstock/core/retry_budget.h"
 #include "penstock/runtime/time_source.h"
+#include "penstock/runtime/tls.h"
 #include "penstock/telemetry.h"
 
 namespace penstock::inline v0 {
-
-// Transport security. PEM throughout, as text.
-struct Tls {
-  // Whom to trust; empty: gRPC's default roots (docs/connections.md).
-  std::string roots;
-  // For mTLS, both or neither.
-  std::string certificate;
-  std::string key;
-  // Sent as :authority and verified instead of the address's host; empty: the address's.
-  std::string server_name;
-};
 
 enum class Balancing : unsigned char {
   kPickFirst,   // One connection.

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Builds and runs programs that use penstock as its users do: a case each, and 'N passed, N failed' at the end.
+
+    check.py --source TREE --build BUILD --scratch DIR [CASE ...]
+
+BUILD is a build folder of the tree that is compiled already; it is installed into the scratch folder for the cases that
+use an installation. Everything is built with ccache where it is there.
+"""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+# -O0 and no debug information: it is the building that is tested.
+MESON = ["-Dbuildtype=plain", "-Dwarning_level=0"]
+
+
+class Failed(Exception):
+    pass
+
+
+def run(command, environment=None, **options):
+    result = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | (environment or {}),
+        **options,
+    )
+    if result.returncode != 0:
+        raise Failed(f"{' '.join(str(part) for part in command)}\nexit code {result.returncode}\n{result.stdout[-6000:]}")
+    return result.stdout
+
+
+def libraries_of(program):
+    return run(["ldd", program])
+
+
+class Cases:
+    def __init__(self, source, build, scratch):
+        self.source, self.build, self.scratch = source, build, scratch
+        self.installed = None
+
+    def subproject(self, project, name, options):
+        """The consumer in HERE/project, with penstock in its subprojects folder as a symlink."""
+        tree = self.scratch / name
+        shutil.rmtree(tree, ignore_errors=True)
+        shutil.copytree(HERE / project, tree)
+        (tree / "subprojects").mkdir()
+        (tree / "subprojects" / "penstock").symlink_to(self.source)
+        run(["meson", "setup", tree / "build", tree] + MESON + options)
+        run(["ninja", "-C", tree / "build"])
+        run([tree / "build" / "consumer"])
+        return tree / "build" / "consumer"
+
+    def prefix(self):
+        if self.installed is None:
+            destination = self.scratch / "installed"
+            shutil.rmtree(destination, ignore_errors=True)
+            run(["meson", "install", "-C", self.build, "--no-rebuild", "--destdir", destination])
+            self.installed = destination / "usr" / "local"
+        return self.installed
+
+    def pkg_config_path(self):
+        return {"PKG_CONFIG_PATH": ":".join(str(path) for path in self.prefix().rglob("pkgconfig"))}
+
+    def case_core_without_grpc(self):
+        """penstock_core_dep alone, in a project without gRPC"""
+        program = self.subproject("core", "core", [])
+        for library in ("grpc", "protobuf", "libuv"):
+            if library in libraries_of(program):
+                raise Failed(f"{program} needs {library}")
+
+    def case_core_shared(self):
+        """penstock_core_dep as a shared library whose soname carries the minor version"""
+        program = self.subproject("core", "core-shared", ["-Ddefault_library=shared"])
+        version = run(["meson", "introspect", "--projectinfo", self.source / "meson.build"])
+        minor = ".".join(version.split('"version": "')[1].split('"')[0].split(".")[:2])
+        if f"libpenstock-core.so.{minor} " not in libraries_of(program):
+            raise Failed(f"no libpenstock-core.so.{minor} among\n{libraries_of(program)}")
+
+    def case_core_installed(self):
+        """the installed penstock-core by pkg-config"""
+        flags = run(["pkg-config", "--cflags", "--libs", "--static", "penstock-core"], self.pkg_config_path()).split()
+        program = self.scratch / "core-installed"
+        run(["c++", "-std=c++20", HERE / "core" / "main.cpp", "-o", program] + flags)
+        run([program])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--scratch", type=pathlib.Path, required=True)
+    parser.add_argument("cases", nargs="*")
+    arguments = parser.parse_args()
+    scratch = arguments.scratch.resolve()
+    scratch.mkdir(parents=True, exist_ok=True)
+    cases = Cases(arguments.source.resolve(), arguments.build.resolve(), scratch)
+
+    wanted = [name for name in dir(cases) if name.startswith("case_")]
+    if arguments.cases:
+        wanted = [name for name in wanted if name.removeprefix("case_") in arguments.cases]
+    failed = 0
+    for name in wanted:
+        case = getattr(cases, name)
+        started = time.monotonic()
+        try:
+            case()
+            print(f"ok    {case.__doc__} ({time.monotonic() - started:.1f} s)", flush=True)
+        except Failed as problem:
+            failed += 1
+            print(f"TEST CASE:  {case.__doc__}\n{problem}", flush=True)
+    print(f"{len(wanted) - failed} passed, {failed} failed")
+    return 1 if failed or not wanted else 0
+
+
+sys.exit(main())
