@@ -74,13 +74,30 @@ class AttemptObservation {
   virtual void End(const AttemptEnd& end) noexcept = 0;
 };
 
-// What can be read of a client at any time, also after it has gone.
+// A connection that a client has.
+struct ClientConnection {
+  std::string peer;  // ip:port, IPv6 in brackets; or unix:path
+  TimePoint since;   // when the client first saw it, on the client's clock
+  double share = 0;  // of the calls of late, about; from a sample
+};
+
+// What can be read of a client from its creation until ClientObserver::OnEnded() has returned, by any thread.
 class ClientView {
  public:
   virtual ~ClientView() = default;
   virtual const std::string& address() const noexcept = 0;
   virtual CircuitState state() const noexcept = 0;
   virtual CircuitTotals totals() const noexcept = 0;
+  // Those that calls have used of late (D4).
+  virtual std::vector<ClientConnection> connections() const { return {}; }
+};
+
+// What made a change of the breaker's state.
+struct TransitionCause {
+  // The attempt whose end it was; null: the beginning of a call, or nothing is known.
+  AttemptObservation* attempt = nullptr;
+  // Of the server call that it was made for; null: none, or nothing is known.
+  const CallScope* parent = nullptr;
 };
 
 class ClientObserver {
@@ -91,6 +108,9 @@ class ClientObserver {
   virtual void OnCreated(std::shared_ptr<const ClientView> /*client*/) noexcept {}
   // Once, as the client is closed or destroyed; calls may still be ending.
   virtual void OnClosed() noexcept {}
+  // Once, after everything else: the last call has ended. The view must not be used any more, nor held: it holds this
+  // observer.
+  virtual void OnEnded() noexcept {}
 
   // Before each attempt; `metadata` holds what is relayed of the parent (traceparent, tracestate, baggage) and may be changed. Null:
   // nothing to be told of this one.
@@ -101,8 +121,8 @@ class ClientObserver {
   virtual void OnRejected(const AttemptStart& /*start*/, const grpc::Status& /*status*/) noexcept {}
   // After each attempt and each rejection.
   virtual void OnDecision(std::string_view /*method*/, RetryDecision /*decision*/) noexcept {}
-  // A state change of the breaker, in order. `cause` is the attempt whose end (or whose call's beginning, then null) made it.
-  virtual void OnTransition(const CircuitTransition& /*transition*/, AttemptObservation* /*cause*/) noexcept {}
+  // A state change of the breaker, in order.
+  virtual void OnTransition(const CircuitTransition& /*transition*/, const TransitionCause& /*cause*/) noexcept {}
   // A fault in what the program gave the client: a Classify or a completion that threw or made no sense (C6, C11).
   virtual void OnError(std::string_view /*message*/) noexcept {}
 };

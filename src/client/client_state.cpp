@@ -13,8 +13,6 @@ namespace penstock::inline v0::detail {
 
 namespace {
 
-constinit thread_local AttemptObservation* current_cause = nullptr;
-
 std::string TextOf(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(std::move(thrown));
@@ -32,7 +30,7 @@ CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clo
   const std::shared_ptr<ClientObserver>& observer = settings.observer;
   if (observer) {
     breaker.observer = [observer, own = std::move(breaker.observer)](const CircuitTransition& transition) {
-      observer->OnTransition(transition, CurrentCause());
+      observer->OnTransition(transition, CauseScope::Current());
       if (own) own(transition);
     };
   }
@@ -46,8 +44,6 @@ CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clo
 }
 
 }  // namespace
-
-AttemptObservation* CurrentCause() noexcept { return current_cause; }
 
 class ClientState::View final : public ClientView {
  public:
@@ -100,7 +96,10 @@ ClientState::ClientState(ClientSettings settings)
       methods_(settings_, channels_),
       registry_(*this) {}
 
-ClientState::~ClientState() = default;
+ClientState::~ClientState() {
+  // Without a view the creation failed, and the observer has heard nothing.
+  if (observer() != nullptr && view_ != nullptr) observer()->OnEnded();
+}
 
 void ClientState::AddReference() noexcept {
   // relaxed: whoever adds one holds one already, or is in the registry, which does.
@@ -122,10 +121,15 @@ void ClientState::ReportFault(std::string_view method, std::string_view what) no
   if (observer() != nullptr) observer()->OnError(what);
 }
 
+Admission ClientState::Acquire(const CallScope* parent) noexcept {
+  if (observer() == nullptr) return breaker_->Acquire();
+  const CauseScope cause({.parent = parent});
+  return breaker_->Acquire();
+}
+
 void ClientState::Settle(CircuitTicket& ticket, Outcome outcome, AttemptObservation* cause) noexcept {
-  AttemptObservation* const previous = std::exchange(current_cause, cause);
+  const CauseScope scope({.attempt = cause, .parent = CauseScope::Current().parent});
   ticket.Settle(outcome);
-  current_cause = previous;
 }
 
 }  // namespace penstock::inline v0::detail

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/broken_connections.h"
@@ -64,6 +65,9 @@ class ClientState final : private CallRegistry::Owner {
   // A fault in what the program gave the client (C6, C11): told to the observer, and logged.
   void ReportFault(std::string_view method, std::string_view what) noexcept;
 
+  // Asks the breaker for a call that is made for `parent` (null: none).
+  Admission Acquire(const CallScope* parent) noexcept;
+
   // Settles with the attempt as the cause of a state change that it may make.
   void Settle(CircuitTicket& ticket, Outcome outcome, AttemptObservation* cause) noexcept;
 
@@ -93,7 +97,19 @@ class ClientState final : private CallRegistry::Owner {
 // Appends a line for each setting of a client that makes no sense.
 void CheckSettings(const ClientSettings& settings, std::vector<std::string>& problems);
 
-// The attempt whose end is being told to the breaker on this thread, if any.
-AttemptObservation* CurrentCause() noexcept;
+// Stands around what may change the breaker's state, and says what makes it.
+class CauseScope {
+ public:
+  explicit CauseScope(const TransitionCause& cause) noexcept : previous_(std::exchange(current_, cause)) {}
+  ~CauseScope() { current_ = previous_; }
+  CauseScope(const CauseScope&) = delete;
+  CauseScope& operator=(const CauseScope&) = delete;
+
+  static const TransitionCause& Current() noexcept { return current_; }
+
+ private:
+  inline static constinit thread_local TransitionCause current_{};
+  TransitionCause previous_;
+};
 
 }  // namespace penstock::inline v0::detail

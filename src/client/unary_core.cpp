@@ -100,7 +100,7 @@ void UnaryCore::Admit(bool here) noexcept {
   const CancelReason reason = word_.reason();
   if (reason != CancelReason::kNone) return EndCancelled(reason, here);
 
-  Admission admission = state_->breaker().Acquire();
+  Admission admission = state_->Acquire(options_.parent.scope().get());
   if (admission.admitted()) return StartAdmitted(admission.TakeTicket(), here);
 
   const RetryStep step = loop_.OnRejected();
@@ -231,12 +231,15 @@ void UnaryCore::JudgeHere() noexcept {
     UserCodeScope in_user_code;
     observation_->End({.status = result_.status, .outcome = outcome});
   }
-  if (!verdict && facts.code == grpc::StatusCode::UNAVAILABLE && outcome == Outcome::kFailure) {
-    report.takes_token = state_->broken_connections().EndedUnavailable(broken_attempt_, *context_, connection, result_.status,
-                                                                       std::move(ticket_));
-  } else {
-    state_->broken_connections().Ended(broken_attempt_, *context_);
-    state_->Settle(ticket_, outcome, observation_.get());
+  {
+    const CauseScope cause({.attempt = observation_.get(), .parent = options_.parent.scope().get()});
+    if (!verdict && facts.code == grpc::StatusCode::UNAVAILABLE && outcome == Outcome::kFailure) {
+      report.takes_token = state_->broken_connections().EndedUnavailable(broken_attempt_, *context_, connection,
+                                                                         result_.status, std::move(ticket_));
+    } else {
+      state_->broken_connections().Ended(broken_attempt_, *context_);
+      state_->Settle(ticket_, outcome, observation_.get());
+    }
   }
 
   RetryStep step = loop_.OnAttemptEnded(report, state_->budget(), now, RandomBits());
