@@ -55,6 +55,12 @@ class CallRegistry {
   // Whether every call of a closed registry has completed by the (real) time given.
   bool WaitIdle(TimePoint until) noexcept;
 
+  // Whether Close() has begun.
+  bool closed() const noexcept {
+    std::lock_guard lock(shards_.front().mutex);
+    return shards_.front().closed;
+  }
+
   // Calls that have not completed; for tests and telemetry.
   std::size_t size() const noexcept;
 

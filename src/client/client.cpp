@@ -1,6 +1,7 @@
 #include "penstock/client/client.h"
 
 #include "client/client_state.h"
+#include "client/guarded_channel.h"
 #include "penstock/runtime/callback_thread.h"
 
 namespace penstock::inline v0 {
@@ -16,6 +17,8 @@ Client::~Client() {
   state_->Close();
   state_->Release();
 }
+
+std::shared_ptr<grpc::Channel> Client::GuardedChannel() { return detail::MakeGuardedChannel(*state_); }
 
 void Client::Close() noexcept { state_->Close(); }
 

@@ -88,8 +88,9 @@ class Client {
                                    std::type_identity_t<Request> request, CallOptions options = {});
 
   // A channel for code that takes nothing else. Its calls, of every kind, pass the breaker and are classified and counted; they are
-  // never retried by penstock, and gRPC's own deadlines hold. It has connections of its own, and outlives the client safely:
-  // from Close() on its calls end with CANCELLED. It costs an interceptor, half as much again as a plain call.
+  // never retried by penstock, and gRPC's own deadlines hold. It has connections of its own, and may outlive the client: from
+  // the closing on new calls on it end with CANCELLED, and those in flight go on. It costs an interceptor, half as much
+  // again as a plain call.
   std::shared_ptr<grpc::Channel> GuardedChannel();
 
   // From here on every call fails with CANCELLED; those in flight are cancelled. Does not wait.

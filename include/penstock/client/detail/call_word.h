@@ -86,7 +86,6 @@ class CallWord {
     std::uint32_t seen = word_.load(std::memory_order_relaxed);
     for (;;) {
       const bool waiting = (seen & kPhase) == kWaiting;
-      if (!waiting && (seen & kReason) != 0) return false;
       const std::uint32_t next = waiting ? ((seen & ~kPhase) | kDriving) : (seen | kTimerFired);
       // acquire: pairs with the release in BeginWait(); release: pairs with BeginWait()'s acquire, for the note.
       if (word_.compare_exchange_weak(seen, next, std::memory_order_acq_rel, std::memory_order_relaxed)) return waiting;

@@ -1,0 +1,169 @@
+#include "client/guarded_channel.h"
+
+#include <grpcpp/support/client_interceptor.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "client/channel.h"
+#include "client/judge.h"
+#include "client/rejection.h"
+#include "penstock/runtime/callback_thread.h"
+#include "runtime/grpc_quirks.h"
+#include "runtime/status_code.h"
+
+namespace penstock::inline v0::detail {
+
+namespace {
+
+using grpc::experimental::ClientInterceptorFactoryInterface;
+using grpc::experimental::ClientRpcInfo;
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::Interceptor;
+using grpc::experimental::InterceptorBatchMethods;
+
+// One call. gRPC runs its batches one at a time, but for a cancel, which comes from any thread at any time.
+class Guard final : public Interceptor {
+ public:
+  Guard(ClientState& state, ClientRpcInfo& info) : state_(state), info_(info) { state_.AddReference(); }
+  ~Guard() override {
+    ticket_ = CircuitTicket();
+    state_.Release();
+  }
+
+  void Intercept(InterceptorBatchMethods* methods) override {
+    const auto has = [methods](InterceptionHookPoints point) { return methods->QueryInterceptionHookPoint(point); };
+    // relaxed: a mark that is read once the call has ended.
+    if (has(InterceptionHookPoints::PRE_SEND_CANCEL)) cancelled_.store(true, std::memory_order_relaxed);
+    const bool begins = has(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA);
+    if (begins) Begin();
+    if (refused_) {
+      if (has(InterceptionHookPoints::PRE_RECV_STATUS)) *methods->GetRecvStatus() = *refused_;
+      if (has(InterceptionHookPoints::PRE_RECV_MESSAGE)) methods->FailHijackedRecvMessage();
+      if (has(InterceptionHookPoints::PRE_SEND_MESSAGE)) methods->FailHijackedSendMessage();
+      begins ? methods->Hijack() : methods->Proceed();
+      return;
+    }
+    if (has(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      const auto* headers = methods->GetRecvInitialMetadata();
+      if (headers != nullptr && !headers->empty()) Opened();
+    }
+    if (has(InterceptionHookPoints::POST_RECV_MESSAGE) && methods->GetRecvMessage() != nullptr) Opened();
+    if (has(InterceptionHookPoints::POST_RECV_STATUS)) {
+      const grpc::Status* status = methods->GetRecvStatus();
+      const ServerMetadata* trailers = methods->GetRecvTrailingMetadata();
+      if (status != nullptr) Ended(NormalStatus(*status), trailers != nullptr ? *trailers : ServerMetadata());
+    }
+    methods->Proceed();
+  }
+
+ private:
+  bool stream() const { return info_.type() != ClientRpcInfo::Type::UNARY; }
+
+  void Begin() noexcept {
+    if (state_.registry().closed()) {
+      refused_.emplace(grpc::StatusCode::CANCELLED, "the client was closed");
+      return;
+    }
+    Admission admission = state_.breaker().Acquire();
+    if (!admission.admitted()) {
+      refused_ = RejectionStatus(admission);
+      Decided(RetryDecision::kStopped);
+      return;
+    }
+    ticket_ = admission.TakeTicket();
+    state_.broken_connections().Began(broken_attempt_);
+  }
+
+  // S6: a stream that has opened has proved what a probe is for, and must not hold the slot for as long as it lives.
+  void Opened() noexcept {
+    opened_ = true;
+    if (stream() && ticket_.held() && ticket_.is_probe()) ticket_.Settle(Outcome::kSuccess);
+  }
+
+  void Ended(const grpc::Status& status, const ServerMetadata& trailers) noexcept {
+    if (ended_) return;
+    ended_ = true;
+    const grpc::ClientContext& context = *info_.client_context();
+    std::shared_ptr<const grpc::AuthContext> auth_context;
+    const void* connection = nullptr;
+    if (!status.ok()) {
+      auth_context = context.auth_context();
+      connection = ConnectionOf(*auth_context);
+    }
+    AttemptFacts facts;
+    facts.code = status.error_code();
+    // relaxed: see where it is set.
+    if (cancelled_.load(std::memory_order_relaxed)) facts.cancelled = CancelReason::kCaller;
+    facts.deadline_passed = facts.code == grpc::StatusCode::DEADLINE_EXCEEDED && DeadlineHasPassed(context);
+    // C7 needs the request's size, which is not known here: such an end counts as the server's.
+
+    Classification classification;
+    const std::optional<Verdict> verdict = JudgeWithoutClassify(facts);
+    const bool unavailable = facts.code == grpc::StatusCode::UNAVAILABLE;
+    // C2d, S3: a stream that a connection or a server took with it says nothing about the dependency.
+    const bool neutral = stream() && (unavailable || facts.code == grpc::StatusCode::CANCELLED) && (opened_ || connection != nullptr);
+    if (verdict) {
+      classification = verdict->classification;
+    } else if (neutral) {
+      classification = {Decision::kStop, Outcome::kIgnored, {}};
+    } else {
+      Answer answer = AskClassify(state_.settings().classify, info_.method(), status, trailers);
+      if (!answer.fault.empty()) state_.ReportFault(info_.method(), answer.fault);
+      classification = answer.classification;
+    }
+    if (classification.decision == Decision::kSuccess) state_.budget().OnSuccess();
+    if (ticket_.held() && !verdict && unavailable && classification.outcome == Outcome::kFailure) {
+      (void)state_.broken_connections().EndedUnavailable(broken_attempt_, context, connection, status, std::move(ticket_));
+    } else {
+      state_.broken_connections().Ended(broken_attempt_, context);
+      if (ticket_.held()) state_.Settle(ticket_, classification.outcome, nullptr);
+    }
+    Decided(classification.decision == Decision::kSuccess ? RetryDecision::kSucceeded : RetryDecision::kStopped);
+  }
+
+  static bool DeadlineHasPassed(const grpc::ClientContext& context) noexcept {
+    const gpr_timespec deadline = context.raw_deadline();
+    return gpr_time_cmp(gpr_now(deadline.clock_type), deadline) >= 0;
+  }
+
+  void Decided(RetryDecision decision) noexcept {
+    ClientObserver* const observer = state_.observer();
+    if (observer == nullptr) return;
+    UserCodeScope in_user_code;
+    observer->OnDecision(info_.method(), decision);
+  }
+
+  ClientState& state_;
+  ClientRpcInfo& info_;
+  std::optional<grpc::Status> refused_;
+  CircuitTicket ticket_;
+  BrokenAttempt broken_attempt_;
+  bool opened_ = false;
+  bool ended_ = false;
+  std::atomic<bool> cancelled_{false};
+};
+
+class GuardFactory final : public ClientInterceptorFactoryInterface {
+ public:
+  explicit GuardFactory(ClientState& state) : state_(state) { state_.AddReference(); }
+  ~GuardFactory() override { state_.Release(); }
+
+  Interceptor* CreateClientInterceptor(ClientRpcInfo* info) override { return new Guard(state_, *info); }
+
+ private:
+  ClientState& state_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeGuardedChannel(ClientState& state) {
+  InterceptorFactories factories;
+  factories.push_back(std::make_unique<GuardFactory>(state));
+  const std::uint32_t index = state.settings().connection.channels;
+  return MakeChannel(state.settings(), ChannelUse::kGuarded, index, std::move(factories));
+}
+
+}  // namespace penstock::inline v0::detail
