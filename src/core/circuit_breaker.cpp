@@ -3,7 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "core/textbook_circuit_breaker.h"
+#include "core/circuit_core.h"
 
 namespace penstock::inline v0 {
 
@@ -19,7 +19,9 @@ void CheckSettings(const CircuitBreakerSettings& settings, std::string_view pref
   }
   if (settings.min_results < 1) refuse("min_results", settings.min_results, "at least 1");
   if (settings.window < 1 || settings.window > 1'048'576) refuse("window", settings.window, "1 to 1048576");
-  if (settings.consecutive_span < Duration::zero()) refuse("consecutive_span", settings.consecutive_span, "0 or more");
+  if (settings.consecutive_span < Duration::zero() || settings.consecutive_span > std::chrono::years(1)) {
+    refuse("consecutive_span", settings.consecutive_span, "0 to 1 year");
+  }
   if (settings.open_for <= Duration::zero() || settings.open_for > kLongest) {
     refuse("open_for", settings.open_for, "above 0 and at most 100 years");
   }
@@ -39,23 +41,14 @@ Result<std::unique_ptr<CircuitBreaker>> CircuitBreaker::Create(CircuitBreakerSet
   return std::unique_ptr<CircuitBreaker>(new CircuitBreaker(std::move(settings)));
 }
 
-CircuitBreaker::CircuitBreaker(CircuitBreakerSettings settings)
-    : impl_(std::make_unique<TextbookCircuitBreaker>(std::move(settings))) {}
-
-CircuitBreaker::~CircuitBreaker() = default;
-
-Admission CircuitBreaker::Acquire() noexcept {
-  const auto pass = impl_->Acquire();
+Admission CircuitBreaker::AcquireSlow(std::uint64_t word) noexcept {
+  const Core::Pass pass = core_.AcquireSlow(word);
   if (!pass.admitted) return Admission(pass.rejected_for);
   return Admission(CircuitTicket(this, pass.number, pass.slot));
 }
 
-void CircuitBreaker::Settle(std::uint64_t word, std::uint32_t slot, Outcome outcome) noexcept {
-  impl_->Settle(word, slot, outcome);
-}
-
-CircuitState CircuitBreaker::state() const noexcept { return impl_->state(); }
-Counts CircuitBreaker::counts() const noexcept { return impl_->counts(); }
-CircuitTotals CircuitBreaker::totals() const noexcept { return impl_->totals(); }
+namespace detail {
+template class CircuitCore<ProcessAtomics>;
+}  // namespace detail
 
 }  // namespace penstock::inline v0

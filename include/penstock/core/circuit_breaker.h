@@ -20,120 +20,16 @@
 // observer throws is caught and told to settings.error_observer.
 
 #include <cassert>
-#include <chrono>
 #include <cstdint>
-#include <exception>
-#include <functional>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "penstock/core/clock.h"
+#include "penstock/core/circuit_breaker_settings.h"
+#include "penstock/core/detail/circuit_core.h"
+#include "penstock/core/detail/process_atomics.h"
 #include "penstock/core/result.h"
 
 namespace penstock::inline v0 {
-
-enum class CircuitState : std::uint8_t {
-  kClosed,    // admits everything
-  kOpen,      // rejects everything for open_for
-  kHalfOpen,  // admits a few probes at a time
-};
-
-// What the end of a call says about the dependency.
-enum class Outcome : std::uint8_t {
-  kSuccess,
-  kFailure,
-  kIgnored,  // nothing: the caller's own fault, a cancel
-};
-
-// What a probe policy decides.
-enum class ProbeDecision : std::uint8_t { kKeep, kClose, kOpen };
-
-// What was recorded in the current state. Closed: successes and failures are those of the window, the consecutive ones are
-// not cut by it. Half-open: since it became so, each saturating at 16,777,215. Open: all zero.
-struct Counts {
-  std::uint64_t successes = 0;
-  std::uint64_t failures = 0;
-  std::uint64_t consecutive_successes = 0;
-  std::uint64_t consecutive_failures = 0;
-  std::uint64_t timed_out = 0;  // probes that outlived probe_timeout
-
-  bool operator==(const Counts&) const = default;
-};
-
-struct CircuitTransition {
-  CircuitState from;
-  CircuitState to;
-  Counts counts;  // of the state left, with the result that made the change
-
-  // How many transitions before this one were not reported because the observer was too slow: usually 0. The breaker
-  // remembers kReportedTransitions of them.
-  std::uint64_t missed = 0;
-};
-
-// Since the breaker was made. Read piece by piece while calls go on, so that the pieces may differ by what happens meanwhile.
-struct CircuitTotals {
-  std::uint64_t successes = 0;
-  std::uint64_t failures = 0;
-  std::uint64_t ignored = 0;
-  std::uint64_t rejected = 0;
-  std::uint64_t entered_closed = 0;  // transitions, by the state entered
-  std::uint64_t entered_open = 0;
-  std::uint64_t entered_half_open = 0;
-};
-
-struct CircuitBreakerSettings {
-  // Closed: this many failures in a row open the breaker; at least 1.
-  std::uint32_t consecutive_failures = 5;
-
-  // Closed: or this share of the results in the window being failures, in (0, 1] (nine decimals are kept), ...
-  double failure_ratio = 0.5;
-
-  // ... once the window holds this many results; at least 1. Above `window` the share never counts.
-  std::uint32_t min_results = 20;
-
-  // The window is the last so many results; 1 to 1,048,576.
-  std::uint32_t window = 100;
-
-  // The failures in a row must also span at least this long, from the first of them; 0 or more.
-  Duration consecutive_span{};
-
-  // How long the breaker stays open; above 0, at most 100 years.
-  Duration open_for = std::chrono::seconds(10);
-
-  // When a probe that has not been settled gives its slot up; above 0, at most 100 years.
-  Duration probe_timeout = std::chrono::seconds(10);
-
-  // Half-open: how many calls are admitted at a time; 1 to 4,096.
-  std::uint32_t probes = 1;
-
-  // Half-open: so many successful probes close the breaker, a failed one opens it; 1 to 1,000,000.
-  std::uint32_t successes_to_close = 3;
-
-  // Replaces the rules for the closed state: called when a failure is recorded, true opens the breaker. A pure function
-  // of the counts: it may be called again for one failure, and from several threads at once; it must not block. Always
-  // false turns the breaker off. If it throws the breaker stays closed and the failure is recorded.
-  std::function<bool(const Counts&)> trip;
-
-  // Replaces the rules for the half-open state: called when a probe is settled with success or failure, or noticed to have
-  // timed out. As pure as `trip`. If it throws the breaker stays half-open and the result is recorded.
-  std::function<ProbeDecision(const Counts&)> probe;
-
-  // Told of every change of state, once each and in order, on the thread of a call that made one, outside any critical
-  // section: it may call the breaker. Calls are never kept waiting by it, except the one that it runs on.
-  std::function<void(const CircuitTransition&)> observer;
-
-  // Told what `trip`, `probe` or `observer` threw. Called from any thread, several at once; what it throws is dropped.
-  std::function<void(std::exception_ptr)> error_observer;
-
-  // Null: SteadyClock(). Must outlive the breaker.
-  const Clock* clock = nullptr;
-};
-
-// Appends a sentence for each setting out of range, its name preceded by `prefix` ("circuit_breaker.").
-void CheckSettings(const CircuitBreakerSettings& settings, std::string_view prefix, std::vector<std::string>& problems);
 
 class CircuitBreaker;
 
@@ -144,11 +40,11 @@ class [[nodiscard]] CircuitTicket {
   CircuitTicket() noexcept = default;
 
   CircuitTicket(CircuitTicket&& other) noexcept
-      : breaker_(std::exchange(other.breaker_, nullptr)), word_(other.word_), slot_(other.slot_) {}
+      : breaker_(std::exchange(other.breaker_, nullptr)), number_(other.number_), slot_(other.slot_) {}
   CircuitTicket& operator=(CircuitTicket&& other) noexcept {
     CircuitTicket dropped(std::move(*this));
     breaker_ = std::exchange(other.breaker_, nullptr);
-    word_ = other.word_;
+    number_ = other.number_;
     slot_ = other.slot_;
     return *this;
   }
@@ -172,11 +68,11 @@ class [[nodiscard]] CircuitTicket {
   friend class CircuitBreaker;
   static constexpr std::uint32_t kNoSlot = 0xffffffff;
 
-  CircuitTicket(CircuitBreaker* breaker, std::uint64_t word, std::uint32_t slot) noexcept
-      : breaker_(breaker), word_(word), slot_(slot) {}
+  CircuitTicket(CircuitBreaker* breaker, std::uint64_t number, std::uint32_t slot) noexcept
+      : breaker_(breaker), number_(number), slot_(slot) {}
 
   CircuitBreaker* breaker_ = nullptr;
-  std::uint64_t word_ = 0;
+  std::uint64_t number_ = 0;  // what the core settles it by
   std::uint32_t slot_ = kNoSlot;
 };
 static_assert(sizeof(CircuitTicket) <= 32);
@@ -208,37 +104,44 @@ class [[nodiscard]] Admission {
   bool probes_taken_ = false;
 };
 
-class TextbookCircuitBreaker;
-
 class CircuitBreaker {
  public:
   [[nodiscard]] static Result<std::unique_ptr<CircuitBreaker>> Create(CircuitBreakerSettings settings = {});
-  ~CircuitBreaker();
   CircuitBreaker(const CircuitBreaker&) = delete;
   CircuitBreaker& operator=(const CircuitBreaker&) = delete;
 
   // Admits a call or rejects it; makes and reports the change to half-open if open_for has passed.
-  Admission Acquire() noexcept;
+  Admission Acquire() noexcept {
+    const std::uint64_t word = core_.LoadWord();
+    if (Core::IsClosed(word)) [[likely]] return Admission(CircuitTicket(this, word, CircuitTicket::kNoSlot));
+    return AcquireSlow(word);
+  }
 
   // The state as of now: half-open once open_for has passed, though only the next Acquire() makes the change.
-  CircuitState state() const noexcept;
+  CircuitState state() const noexcept { return core_.state(); }
 
   // What was recorded in the current state. Exact while no other thread settles, else as of some moment during the call.
-  Counts counts() const noexcept;
+  Counts counts() const noexcept { return core_.counts(); }
 
-  CircuitTotals totals() const noexcept;
+  CircuitTotals totals() const noexcept { return core_.totals(); }
 
  private:
   friend class CircuitTicket;
-  explicit CircuitBreaker(CircuitBreakerSettings settings);
-  void Settle(std::uint64_t word, std::uint32_t slot, Outcome outcome) noexcept;
+  using Core = detail::CircuitCore<detail::ProcessAtomics>;
 
-  std::unique_ptr<TextbookCircuitBreaker> impl_;
+  explicit CircuitBreaker(CircuitBreakerSettings settings) : core_(std::move(settings)) {}
+  Admission AcquireSlow(std::uint64_t word) noexcept;
+
+  Core core_;
 };
 
 inline void CircuitTicket::Settle(Outcome outcome) noexcept {
   assert(breaker_ != nullptr && "a circuit ticket is settled once");
-  if (CircuitBreaker* breaker = std::exchange(breaker_, nullptr)) breaker->Settle(word_, slot_, outcome);
+  CircuitBreaker* breaker = std::exchange(breaker_, nullptr);
+  if (breaker == nullptr) [[unlikely]] return;
+  // The usual end is inlined; everything else is a call.
+  if (outcome == Outcome::kSuccess && slot_ == kNoSlot && breaker->core_.SettleSuccess(number_)) [[likely]] return;
+  breaker->core_.Settle(number_, slot_, outcome);
 }
 
 }  // namespace penstock::inline v0

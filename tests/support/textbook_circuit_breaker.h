@@ -13,8 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/failure_ratio.h"
-#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/circuit_breaker_settings.h"
+#include "penstock/core/clock.h"
+#include "penstock/core/detail/failure_ratio.h"
 
 namespace penstock::inline v0 {
 
@@ -237,7 +238,7 @@ class TextbookCircuitBreaker {
 
   const CircuitBreakerSettings settings_;
   const Clock& clock_;
-  const FailureRatio ratio_;
+  const detail::FailureRatio ratio_;
   mutable std::mutex mutex_;
   CircuitState state_ = CircuitState::kClosed;
   std::uint64_t generation_ = 1;

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace penstock::inline v0 {
+namespace penstock::inline v0::detail {
 
 class FailureRatio {
  public:
@@ -24,4 +24,4 @@ class FailureRatio {
   std::uint64_t billionths_;
 };
 
-}  // namespace penstock::inline v0
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,361 @@
+#include "server_core.h"
+
+#include <fmt/format.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <thread>
+#include <typeinfo>
+
+#include "listening.h"
+#include "penstock/runtime/callback_thread.h"
+#include "runtime/grpc_quirks.h"
+#include "runtime/inbound_deadline.h"
+#include "runtime/log.h"
+#include "runtime/loop.h"
+#include "runtime/metadata.h"
+#include "runtime/relay.h"
+
+namespace penstock::inline v0::detail {
+
+grpc::Status StoppingStatus() { return {grpc::StatusCode::UNAVAILABLE, "server is shutting down"}; }
+
+MethodState::MethodState(std::string method_path, MethodKind method_kind)
+    : path(std::move(method_path)), kind(method_kind), exempt(path.starts_with(kHealthPrefix)) {}
+
+MethodState::Share& MethodState::Mine(MethodState& method) noexcept {
+  static constinit std::atomic<std::size_t> next{0};
+  thread_local const std::size_t mine = next.fetch_add(1, std::memory_order_relaxed) % kShares;
+  return method.shares[mine];
+}
+
+std::uint64_t MethodState::InFlight() const noexcept {
+  std::uint64_t ended = 0;
+  // First the ends, then the starts, so that the difference is never too small. The acquire pairs with the release in
+  // Ended(), which makes the call's start visible with its end.
+  for (const Share& share : shares) {
+    for (const auto& of_code : share.ended) ended += of_code.load(std::memory_order_acquire);
+  }
+  std::uint64_t started = 0;
+  for (const Share& share : shares) started += share.started.load(std::memory_order_acquire);
+  return started - ended;
+}
+
+// Makes the contexts of calls, and hears of a call's end as gRPC gives its context back: after OnDone, without a hop to
+// another thread.
+class ServerCore::Calls final : public grpc::ContextAllocator {
+ public:
+  explicit Calls(ServerCore& core) noexcept : core_(core) {}
+
+  grpc::CallbackServerContext* NewCallbackServerContext() override { return new ServerCall(core_); }
+
+  void Release(grpc::CallbackServerContext* context) override {
+    auto* call = static_cast<ServerCall*>(context);
+    core_.Ended(*call);
+    delete call;
+  }
+
+  // A context tells neither its method nor its kind. gRPC tells both to the factories of interceptors; this one makes none,
+  // so that no batch is intercepted.
+  class Arrivals final : public grpc::experimental::ServerInterceptorFactoryInterface {
+   public:
+    explicit Arrivals(ServerCore& core) noexcept : core_(core) {}
+
+    grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+      grpc::ServerContextBase* context = info->server_context();
+      // Methods that no service has come with a context of gRPC's own.
+      if (typeid(*context) == typeid(ServerCall)) core_.Arrived(*static_cast<ServerCall*>(context), *info);
+      return nullptr;
+    }
+
+   private:
+    ServerCore& core_;
+  };
+
+ private:
+  ServerCore& core_;
+};
+
+// --- calls -----------------------------------------------------------------------------------------------------------
+
+MethodState& ServerCore::MethodOf(const char* path, MethodKind kind) noexcept {
+  std::atomic<const CachedMethod*>& slot = method_cache_[(reinterpret_cast<std::uintptr_t>(path) >> 3) % kCacheSize];
+  const CachedMethod* cached = slot.load(std::memory_order_acquire);  // pairs with the release below
+  if (cached != nullptr && cached->key == path) return *cached->method;
+  std::lock_guard lock(methods_mutex_);
+  auto found = methods_.find(std::string_view(path));
+  if (found == methods_.end()) {
+    found = methods_.emplace(std::string(path), std::make_unique<MethodState>(path, kind)).first;
+  }
+  // gRPC's copy of a method's path lives as long as its service; the number of methods bounds the entries, but for two
+  // methods that share a slot: those are looked up each time.
+  if (cached == nullptr) slot.store(&cached_methods_.emplace_back(CachedMethod{path, found->second.get()}), std::memory_order_release);
+  return *found->second;
+}
+
+void ServerCore::Arrived(ServerCall& call, const grpc::experimental::ServerRpcInfo& info) noexcept {
+  call.kind_ = static_cast<MethodKind>(info.type());
+  call.method_ = &MethodOf(info.method(), call.kind_);
+  MethodState::Mine(*call.method_).started.fetch_add(1, std::memory_order_relaxed);
+  if (!observed_) return;
+  call.arrived_ = settings_.time->clock().Now();
+  for (const auto& observer : settings_.observers) {
+    try {
+      UserCodeScope in_user_code;
+      if (auto observation = observer->OnStarted(call)) call.observations_.push_back(std::move(observation));
+    } catch (...) {
+      Log(LogSeverity::kError, "an observer threw at the start of {}; the call goes on without it", call.method());
+    }
+  }
+}
+
+void ServerCore::NoteRefusal(ServerCall& call, Refusal refusal) noexcept {
+  call.refusal_ = refusal;
+  refused_[static_cast<std::size_t>(refusal)].fetch_add(1, std::memory_order_relaxed);
+}
+
+std::optional<grpc::Status> ServerCore::Admit(ServerCall& call) noexcept {
+  call.guarded_ = true;
+  if (call.method_ == nullptr || call.method_->exempt) return std::nullopt;
+  const bool stream = call.kind_ != MethodKind::kUnary;
+  if (const auto& cap = stream ? settings_.max_streams : settings_.max_unary_calls) {
+    std::atomic<std::int64_t>& admitted = stream ? streams_admitted_ : unary_admitted_;
+    if (admitted.fetch_add(1, std::memory_order_relaxed) >= static_cast<std::int64_t>(*cap)) {
+      admitted.fetch_sub(1, std::memory_order_relaxed);
+      return Overloaded(&call, stream ? "too many open streams" : "too many calls at once");
+    }
+    call.capped_ = true;
+  }
+  try {
+    UserCodeScope in_user_code;
+    if (settings_.authenticator) {
+      Identity identity;
+      grpc::Status status = settings_.authenticator->Authenticate(call, identity);
+      if (!status.ok()) {
+        NoteRefusal(call, Refusal::kUnauthenticated);
+        return status;
+      }
+      call.identity_ = std::move(identity);
+    }
+    for (const auto& filter : settings_.filters) {
+      grpc::Status status = filter(call);
+      if (!status.ok()) {
+        NoteRefusal(call, Refusal::kFiltered);
+        return status;
+      }
+    }
+  } catch (...) {
+    return StatusOfException(&call, "the authenticator or a filter");
+  }
+  return std::nullopt;
+}
+
+grpc::Status ServerCore::ExceptionStatus(ServerCall& call, const char* where, const char* text) noexcept {
+  call.threw_.store(true, std::memory_order_relaxed);
+  exceptions_.fetch_add(1, std::memory_order_relaxed);
+  Log(LogSeverity::kError, "{}: {} threw: {}", call.method(), where, text);
+  try {
+    if (settings_.exception_text_to_clients) return {grpc::StatusCode::INTERNAL, fmt::format("the handler failed: {}", text)};
+    return {grpc::StatusCode::INTERNAL, "the handler failed"};
+  } catch (...) {
+    return {grpc::StatusCode::INTERNAL, ""};
+  }
+}
+
+void ServerCore::Ended(ServerCall& call) noexcept {
+  const bool cancelled = call.IsCancelled();
+  EndScope(&call, cancelled ? CallScope::Ending::kCancelled : CallScope::Ending::kFinished);
+  if (call.method_ == nullptr) return;
+  if (call.capped_) {
+    (call.kind_ != MethodKind::kUnary ? streams_admitted_ : unary_admitted_).fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  ServerCallEnd end;
+  const int finished_with = call.finished_with_.load(std::memory_order_relaxed);
+  end.unguarded = !call.guarded_;
+  end.refusal = call.refusal_;
+  end.threw = call.threw_.load(std::memory_order_relaxed);
+  if (cancelled) {
+    const bool expired = gpr_time_cmp(call.raw_deadline(), gpr_now(call.raw_deadline().clock_type)) <= 0;
+    end.code = expired ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
+  } else {
+    end.code = finished_with < 0 ? grpc::StatusCode::UNKNOWN : static_cast<grpc::StatusCode>(finished_with);
+  }
+  if (end.unguarded && !call.method_->told_unguarded.exchange(true, std::memory_order_relaxed)) {
+    Log(LogSeverity::kError,
+        "{} is not guarded: no authentication, no cap, no barrier against exceptions. Its method must return Handle(...) "
+        "or Start<...>(...). (Also told once when a request could not be parsed.)",
+        call.method());
+  }
+  if (observed_) {
+    UserCodeScope in_user_code;
+    end.duration = settings_.time->clock().Now() - call.arrived_;
+    if (settings_.access_log) {
+      try {
+        settings_.access_log(AccessLogEntry{call.method(), call.peer(), call.identity(), end});
+      } catch (...) {
+        Log(LogSeverity::kError, "the access log threw at the end of {}", call.method());
+      }
+    }
+    // The inverse of the order in which they were told of the start.
+    for (auto observation = call.observations_.rbegin(); observation != call.observations_.rend(); ++observation) {
+      (*observation)->OnEnded(call, end);
+    }
+    call.observations_.clear();
+  }
+  // Last: once the counts say that nothing is in flight, nothing of the program's runs for it. Release: see InFlight().
+  MethodState::Mine(*call.method_).ended[static_cast<std::size_t>(end.code)].fetch_add(1, std::memory_order_release);
+}
+
+std::shared_ptr<CallScope> ServerCore::MakeScope(const ServerCall& call) const {
+  CallScope::Metadata relayed = RelayedMetadata(call.client_metadata());
+  if (!call.trace_parent_.empty() && LegalMetadataValue("traceparent", call.trace_parent_)) {
+    std::erase_if(relayed, [](const auto& pair) { return pair.first == "traceparent"; });
+    relayed.emplace_back("traceparent", call.trace_parent_);
+  }
+  return CallScope::Create(call.deadline(), std::move(relayed));
+}
+
+std::uint64_t ServerCore::InFlight() const noexcept {
+  std::lock_guard lock(methods_mutex_);
+  std::uint64_t in_flight = 0;
+  for (const auto& [path, method] : methods_) in_flight += method->InFlight();
+  return in_flight;
+}
+
+std::uint64_t ServerCore::Started() const noexcept {
+  std::lock_guard lock(methods_mutex_);
+  std::uint64_t started = 0;
+  for (const auto& [path, method] : methods_) {
+    if (method->exempt) continue;
+    for (const MethodState::Share& share : method->shares) started += share.started.load(std::memory_order_relaxed);
+  }
+  return started;
+}
+
+std::string ServerCore::NamesInFlight() const {
+  std::lock_guard lock(methods_mutex_);
+  std::string names;
+  for (const auto& [path, method] : methods_) {
+    if (const std::uint64_t in_flight = method->InFlight(); in_flight > 0) {
+      names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", path, in_flight);
+    }
+  }
+  return names;
+}
+
+ServerCounts ServerCore::counts() const {
+  ServerCounts counts;
+  std::lock_guard lock(methods_mutex_);
+  for (const auto& [path, method] : methods_) {
+    for (const MethodState::Share& share : method->shares) {
+      for (std::size_t code = 0; code < MethodState::kCodes; ++code) {
+        if (const std::uint64_t ended = share.ended[code].load(std::memory_order_acquire); ended > 0) {
+          counts.ended[static_cast<grpc::StatusCode>(code)] += ended;
+          counts.in_flight -= ended;
+        }
+      }
+    }
+    for (const MethodState::Share& share : method->shares) counts.started += share.started.load(std::memory_order_acquire);
+  }
+  counts.in_flight += counts.started;
+  counts.exceptions = exceptions_.load(std::memory_order_relaxed);
+  const auto refused = [&](Refusal refusal) {
+    return refused_[static_cast<std::size_t>(refusal)].load(std::memory_order_relaxed);
+  };
+  counts.overloaded = refused(Refusal::kOverloaded);
+  counts.unauthenticated = refused(Refusal::kUnauthenticated);
+  counts.filtered = refused(Refusal::kFiltered);
+  return counts;
+}
+
+// --- creation --------------------------------------------------------------------------------------------------------
+
+ServerCore::ServerCore(ServerSettings settings)
+    : settings_(std::move(settings)), plan_(settings_.shutdown_order, settings_.handshake_window) {}
+
+ServerCore::~ServerCore() = default;
+
+Result<std::shared_ptr<ServerCore>> ServerCore::Create(ServerSettings settings, const std::vector<AnyService*>& services) {
+  std::vector<std::string> problems;
+  CheckSettings(settings, problems);
+  CheckServices(services, settings, problems);
+  if (!problems.empty()) return Error(fmt::format("{}", fmt::join(problems, "\n")));
+  if (std::optional<Error> error = EnsureRuntime()) return *std::move(error);
+
+  if (!settings.time) settings.time = ProcessTime();
+  if (settings.shutdown_order == ShutdownOrder::kServeToTheEnd && !CanSendGoaways()) {
+    Log(LogSeverity::kWarning,
+        "this gRPC ({}) has no tried way to send GOAWAY while it serves: shutdowns stop listening first, and calls that cross "
+        "the GOAWAY are cancelled",
+        grpc::Version());
+    settings.shutdown_order = ShutdownOrder::kStopFirst;
+  }
+
+  auto core = std::make_shared<ServerCore>(std::move(settings));
+  if (std::optional<Error> error = core->Listen(services)) return *std::move(error);
+  core->health_->Start();
+  std::thread([core] { core->Drive(); }).detach();
+  return core;
+}
+
+std::optional<Error> ServerCore::Listen(const std::vector<AnyService*>& services) {
+  observed_ = !settings_.observers.empty() || settings_.access_log;
+  std::vector<std::string> names;
+  for (AnyService* service : services) names.emplace_back(service->full_name());
+  health_ = std::make_shared<HealthState>(settings_.time, std::move(names), settings_.readiness, settings_.service_readiness);
+  health_service_ = MakeHealthService(health_);
+
+  if (settings_.tls) {
+    std::vector<std::string> problems;
+    std::optional<TlsMaterial> material = LoadTls("tls", *settings_.tls, TlsSide::kServer, problems);
+    if (!material) return Error(fmt::format("{}", fmt::join(problems, "\n")));  // replaced since it was checked
+    credentials_ = ServerCredentialsOf(*settings_.tls, *std::move(material));
+  } else {
+    credentials_ = grpc::InsecureServerCredentials();
+  }
+
+  grpc::ServerBuilder builder;
+  ApplySettings(settings_, builder);
+  const std::string target = ListeningTargetOf(*ParseAddress(settings_.address, AddressUse::kListen));
+  builder.AddListeningPort(target, credentials_, &port_);
+  for (AnyService* service : services) builder.RegisterService(&service->grpc_service());
+  builder.RegisterService(&health_service_->grpc_service());
+  builder.SetContextAllocator(std::make_unique<Calls>(*this));
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(std::make_unique<Calls::Arrivals>(*this));
+  builder.experimental().SetInterceptorCreators(std::move(factories));
+  IdentifiedServer identified = BuildIdentified(builder);
+  if (identified.server == nullptr || port_ == 0) return Error(WhyNotListening("address", settings_.address));
+  server_ = std::move(identified.server);
+  channelz_id_ = identified.channelz_id;
+  if (channelz_id_ == 0) {
+    Log(LogSeverity::kWarning, "this server's connections cannot be counted: a shutdown waits for two quiet seconds");
+  }
+  return settings_.health_address ? ListenForHealth() : std::nullopt;
+}
+
+std::optional<Error> ServerCore::ListenForHealth() {
+  health_port_service_ = MakeHealthService(health_);
+  grpc::ServerBuilder builder;
+  ApplySettings(settings_, builder);
+  builder.AddListeningPort(ListeningTargetOf(*ParseAddress(*settings_.health_address, AddressUse::kListen)),
+                           grpc::InsecureServerCredentials(), &health_port_);
+  builder.RegisterService(&health_port_service_->grpc_service());
+  builder.SetContextAllocator(std::make_unique<Calls>(*this));
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(std::make_unique<Calls::Arrivals>(*this));
+  builder.experimental().SetInterceptorCreators(std::move(factories));
+  health_server_ = builder.BuildAndStart();
+  if (health_server_ != nullptr && health_port_ != 0) return std::nullopt;
+  health_server_.reset();
+  Error error(WhyNotListening("health_address", *settings_.health_address));
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_.reset();
+  return error;
+}
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,167 @@
+#pragma once
+
+// What stands behind a Server, and outlives it while a call runs: the gRPC servers, the counts, the registry, the
+// shutdown.
+
+#include <grpc/grpc.h>
+#include <grpcpp/server.h>
+#include <grpcpp/support/server_interceptor.h>
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "health.h"
+#include "penstock/core/result.h"
+#include "penstock/server/server.h"
+#include "reactor_registry.h"
+#include "shutdown_plan.h"
+
+namespace penstock::inline v0::detail {
+
+// The status of a stream that a shutdown ends.
+grpc::Status StoppingStatus();
+
+// What is known of one method, counted in shares so that threads do not meet on a cache line.
+struct MethodState {
+  static constexpr std::size_t kShares = 8;
+  static constexpr std::size_t kCodes = 17;
+
+  struct alignas(64) Share {
+    std::atomic<std::uint64_t> started{0};
+    std::array<std::atomic<std::uint64_t>, kCodes> ended{};
+  };
+
+  MethodState(std::string method_path, MethodKind method_kind);
+
+  static Share& Mine(MethodState& method) noexcept;
+  // Never less than what is in flight.
+  std::uint64_t InFlight() const noexcept;
+
+  const std::string path;
+  const MethodKind kind;
+  // Health: neither refused nor counted against a cap.
+  const bool exempt;
+  std::atomic<bool> told_unguarded{false};
+  std::array<Share, kShares> shares{};
+};
+
+class ServerCore : public std::enable_shared_from_this<ServerCore> {
+ public:
+  static Result<std::shared_ptr<ServerCore>> Create(ServerSettings settings, const std::vector<AnyService*>& services);
+
+  explicit ServerCore(ServerSettings settings);
+  ~ServerCore();
+
+  // --- calls ---
+
+  // As the headers arrive.
+  void Arrived(ServerCall& call, const grpc::experimental::ServerRpcInfo& info) noexcept;
+  // Everything is over; the context is about to be destroyed.
+  void Ended(ServerCall& call) noexcept;
+  // The gates.
+  std::optional<grpc::Status> Admit(ServerCall& call) noexcept;
+  void NoteRefusal(ServerCall& call, Refusal refusal) noexcept;
+  grpc::Status ExceptionStatus(ServerCall& call, const char* where, const char* text) noexcept;
+  std::shared_ptr<CallScope> MakeScope(const ServerCall& call) const;
+  ReactorRegistry& registry() noexcept { return registry_; }
+  const ServerSettings& settings() const noexcept { return settings_; }
+  TimeSource& time() const noexcept { return *settings_.time; }
+
+  // --- the server ---
+
+  int port() const noexcept { return port_; }
+  int health_port() const noexcept { return health_port_; }
+  HealthState& health() noexcept { return *health_; }
+  void Shutdown();
+  void ShutdownNow();
+  // A signal: the first begins the shutdown, the second ends the wait.
+  void OnSignal();
+  int Wait();
+  ServerState state() const noexcept { return state_.load(std::memory_order_acquire); }
+  ServerCounts counts() const;
+
+ private:
+  class Calls;
+  class Timeout;
+  friend class Timeout;
+
+  std::optional<Error> Listen(const std::vector<AnyService*>& services);
+  std::optional<Error> ListenForHealth();
+  MethodState& MethodOf(const char* path, MethodKind kind) noexcept;
+  std::uint64_t InFlight() const noexcept;
+  std::uint64_t Started() const noexcept;
+  std::string NamesInFlight() const;
+
+  // The shutdown's thread, from creation to the end.
+  void Drive() noexcept;
+  void Act(const ShutdownActions& actions);
+  void Post(std::uint32_t event) noexcept;
+  void TakeDown();
+  void StartTimer(std::shared_ptr<Timeout>& timer, Duration after, std::uint32_t event);
+  void StopListening();
+  void NoteArrivals(TimePoint now);
+
+  ServerSettings settings_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
+  int port_ = 0;
+  int health_port_ = 0;
+  bool observed_ = false;  // somebody wants times
+
+  // By path; a direct-mapped cache by the address of gRPC's own copy of the path stands in front.
+  struct CachedMethod {
+    const char* key;
+    MethodState* method;
+  };
+  static constexpr std::size_t kCacheSize = 256;
+  std::array<std::atomic<const CachedMethod*>, kCacheSize> method_cache_{};
+  mutable std::mutex methods_mutex_;
+  std::map<std::string, std::unique_ptr<MethodState>, std::less<>> methods_;  // under methods_mutex_
+  std::deque<CachedMethod> cached_methods_;                                   // under methods_mutex_
+  std::atomic<std::int64_t> unary_admitted_{0};                               // kept only with a cap
+  std::atomic<std::int64_t> streams_admitted_{0};
+  std::atomic<std::uint64_t> exceptions_{0};
+  std::array<std::atomic<std::uint64_t>, 4> refused_{};
+
+  ReactorRegistry registry_;
+  std::shared_ptr<HealthState> health_;
+  std::unique_ptr<AnyService> health_service_;
+  std::unique_ptr<AnyService> health_port_service_;
+  std::unique_ptr<grpc::Server> health_server_;
+  std::unique_ptr<grpc::Server> server_;
+  long channelz_id_ = 0;
+
+  static constexpr std::uint32_t kBegin = 1u << 0;
+  static constexpr std::uint32_t kDrainOver = 1u << 1;
+  static constexpr std::uint32_t kExpired = 1u << 2;
+  static constexpr std::uint32_t kDown = 1u << 3;
+
+  std::atomic<ServerState> state_{ServerState::kServing};
+  std::atomic<int> signals_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable stopped_changed_;
+  std::uint32_t events_ = 0;        // under mutex_
+  std::optional<int> exit_code_;    // under mutex_
+  int goaways_pending_ = 0;         // under mutex_
+
+  // The driving thread's.
+  ShutdownPlan plan_;
+  std::shared_ptr<Timeout> drain_timer_;
+  std::shared_ptr<Timeout> grace_timer_;
+  grpc_completion_queue* stop_first_queue_ = nullptr;
+  TimePoint leaving_since_{};
+  TimePoint arrivals_noted_at_{};
+  std::uint64_t started_then_ = 0;
+  bool told_arrivals_ = false;
+};
+
+}  // namespace penstock::inline v0::detail
