@@ -41,12 +41,6 @@ Result<std::unique_ptr<CircuitBreaker>> CircuitBreaker::Create(CircuitBreakerSet
   return std::unique_ptr<CircuitBreaker>(new CircuitBreaker(std::move(settings)));
 }
 
-Admission CircuitBreaker::AcquireSlow(std::uint64_t word) noexcept {
-  const Core::Pass pass = core_.AcquireSlow(word);
-  if (!pass.admitted) return Admission(pass.rejected_for);
-  return Admission(CircuitTicket(this, pass.number, pass.slot));
-}
-
 namespace detail {
 template class CircuitCore<ProcessAtomics>;
 }  // namespace detail

@@ -791,13 +791,13 @@ void CircuitCore<Atomics>::AddTo(Counter& counter, std::uint32_t line) noexcept 
 
 template <class Atomics>
 void CircuitCore<Atomics>::Add(Counter Line::*counter) noexcept {
-  const std::uint32_t line = Atomics::AssignThreadLine();
+  const std::uint32_t line = OwnLine();
   AddTo(lines_[line].*counter, line);
 }
 
 template <class Atomics>
 void CircuitCore<Atomics>::AddSuccess(std::uint64_t word) noexcept {
-  const std::uint32_t line = Atomics::AssignThreadLine();
+  const std::uint32_t line = OwnLine();
   AddTo(lines_[line].successes[GenerationOf(word) % kBanks], line);
 }
 

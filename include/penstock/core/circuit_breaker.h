@@ -114,7 +114,10 @@ class CircuitBreaker {
   Admission Acquire() noexcept {
     const std::uint64_t word = core_.LoadWord();
     if (Core::IsClosed(word)) [[likely]] return Admission(CircuitTicket(this, word, CircuitTicket::kNoSlot));
-    return AcquireSlow(word);
+    // The core answers in plain values, so that no address of an admission is taken and it lives in registers.
+    const Core::Pass pass = core_.AcquireSlow(word);
+    if (!pass.admitted) return Admission(pass.rejected_for);
+    return Admission(CircuitTicket(this, pass.number, pass.slot));
   }
 
   // The state as of now: half-open once open_for has passed, though only the next Acquire() makes the change.
@@ -130,7 +133,6 @@ class CircuitBreaker {
   using Core = detail::CircuitCore<detail::ProcessAtomics>;
 
   explicit CircuitBreaker(CircuitBreakerSettings settings) : core_(std::move(settings)) {}
-  Admission AcquireSlow(std::uint64_t word) noexcept;
 
   Core core_;
 };

@@ -177,6 +177,10 @@ class CircuitCore {
   bool ReadClosed(std::uint64_t word, Counts& counts) const noexcept;
 
   // Counting.
+  static std::uint32_t OwnLine() noexcept {
+    const std::uint32_t line = Atomics::ThreadLine();
+    return line < Atomics::kLines ? line : Atomics::AssignThreadLine();
+  }
   static void AddTo(Counter& counter, std::uint32_t line) noexcept;
   void Add(Counter Line::*counter) noexcept;
   void AddSuccess(std::uint64_t word) noexcept;

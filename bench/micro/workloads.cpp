@@ -1,0 +1,170 @@
+#include "bench/micro/workloads.h"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/retry_budget.h"
+#include "tests/support/textbook_circuit_breaker.h"
+
+namespace bench {
+
+namespace {
+
+using namespace penstock;
+using namespace std::chrono_literals;
+
+std::shared_ptr<CircuitBreaker> MakeBreaker(CircuitBreakerSettings settings = {}) {
+  auto breaker = CircuitBreaker::Create(std::move(settings));
+  if (!breaker.ok()) {
+    std::fprintf(stderr, "%s\n", breaker.error().message().c_str());
+    std::abort();
+  }
+  return std::move(*breaker);
+}
+
+// The textbook breaker with the interface of the other, so that both are measured by the same code.
+class Textbook {
+ public:
+  explicit Textbook(CircuitBreakerSettings settings = {}) : breaker_(std::move(settings)) {}
+
+  struct Ticket {
+    Textbook* breaker;
+    TextbookCircuitBreaker::Pass pass;
+    bool admitted() const { return pass.admitted; }
+    Ticket& ticket() { return *this; }
+    void Settle(Outcome outcome) { breaker->breaker_.Settle(pass.number, pass.slot, outcome); }
+  };
+  Ticket Acquire() { return {this, breaker_.Acquire()}; }
+
+ private:
+  TextbookCircuitBreaker breaker_;
+};
+
+template <class Breaker>
+std::function<void(std::uint64_t)> Succeed(std::shared_ptr<Breaker> breaker) {
+  return [breaker = std::move(breaker)](std::uint64_t operations) {
+    Breaker& own = *breaker;
+    for (std::uint64_t i = 0; i < operations; ++i) {
+      auto admission = own.Acquire();
+      if (admission.admitted()) [[likely]] admission.ticket().Settle(Outcome::kSuccess);
+    }
+  };
+}
+
+template <class Breaker>
+std::function<void(std::uint64_t)> Reject(std::shared_ptr<Breaker> breaker) {
+  for (int i = 0; i < 5; ++i) breaker->Acquire().ticket().Settle(Outcome::kFailure);
+  return [breaker = std::move(breaker)](std::uint64_t operations) {
+    for (std::uint64_t i = 0; i < operations; ++i) {
+      if (breaker->Acquire().admitted()) std::abort();
+    }
+  };
+}
+
+template <class Breaker>
+std::function<void(std::uint64_t)> FailEach(std::uint64_t nth, std::shared_ptr<Breaker> breaker) {
+  return [=](std::uint64_t operations) {
+    thread_local std::uint64_t done = 0;
+    for (std::uint64_t i = 0; i < operations; ++i) {
+      auto admission = breaker->Acquire();
+      if (!admission.admitted()) std::abort();
+      admission.ticket().Settle(++done % nth == 0 ? Outcome::kFailure : Outcome::kSuccess);
+    }
+  };
+}
+
+// Half-open for good: a policy that keeps it so, and a slot for each thread.
+std::function<void(std::uint64_t)> Probe() {
+  CircuitBreakerSettings settings;
+  settings.open_for = 1ns;
+  settings.probes = 8;
+  settings.probe = [](const Counts&) { return ProbeDecision::kKeep; };
+  auto breaker = MakeBreaker(settings);
+  for (int i = 0; i < 5; ++i) breaker->Acquire().ticket().Settle(Outcome::kFailure);
+  return Succeed(std::move(breaker));
+}
+
+std::shared_ptr<RetryBudget> MakeBudget() { return std::move(*RetryBudget::Create()); }
+
+// A budget that writes on every success, as it would without a look first.
+class AlwaysSwap {
+ public:
+  void OnSuccess() {
+    std::uint32_t before = tokens_.load(std::memory_order_relaxed);
+    while (!tokens_.compare_exchange_weak(before, before + 100 < 100'000 ? before + 100 : 100'000, std::memory_order_relaxed)) {
+    }
+  }
+
+ private:
+  alignas(64) std::atomic<std::uint32_t> tokens_{100'000};
+};
+
+struct alignas(128) OwnLine {
+  std::atomic<std::uint64_t> count{0};
+};
+
+OwnLine& ThreadsLine() {
+  static std::array<OwnLine, 64> lines;
+  static std::atomic<std::uint32_t> next{0};
+  thread_local OwnLine& own = lines[next.fetch_add(1) % lines.size()];
+  return own;
+}
+
+}  // namespace
+
+std::vector<Workload> Workloads() {
+  CircuitBreakerSettings open;
+  open.open_for = std::chrono::hours(24);
+  CircuitBreakerSettings tolerant;  // that many failures never trip, in whatever order the threads bring them
+  tolerant.consecutive_failures = 1'000'000'000;
+  tolerant.failure_ratio = 1;
+  auto contended = std::make_shared<OwnLine>();
+  return {
+      {"breaker_success", "admit, settle with success", Succeed(MakeBreaker())},
+      {"breaker_success_mutex", "the same, textbook", Succeed(std::make_shared<Textbook>())},
+      {"breaker_reject", "reject, open", Reject(MakeBreaker(open))},
+      {"breaker_reject_mutex", "the same, textbook", Reject(std::make_shared<Textbook>(open))},
+      {"breaker_failure_1pct", "admit, settle, 1 in 100 a failure", FailEach(100, MakeBreaker(tolerant))},
+      {"breaker_failure_10pct", "admit, settle, 1 in 10 a failure", FailEach(10, MakeBreaker(tolerant))},
+      {"breaker_half_open", "admit a probe, settle with success", Probe()},
+      {"budget_full", "a success on a full budget",
+       [budget = MakeBudget()](std::uint64_t operations) {
+         for (std::uint64_t i = 0; i < operations; ++i) budget->OnSuccess();
+       }},
+      {"budget_full_cas", "the same, always swapping",
+       [budget = std::make_shared<AlwaysSwap>()](std::uint64_t operations) {
+         for (std::uint64_t i = 0; i < operations; ++i) budget->OnSuccess();
+       }},
+      {"budget_drained", "a retryable failure and a success, nearly drained",
+       [budget = MakeBudget()](std::uint64_t operations) {
+         for (std::uint64_t i = 0; i < operations; ++i) {
+           if (budget->OnRetryable() && operations == 0) std::abort();
+           budget->OnSuccess();
+         }
+       }},
+      {"floor_owned_store", "load and store on a line of one's own",
+       [](std::uint64_t operations) {
+         auto& count = ThreadsLine().count;
+         for (std::uint64_t i = 0; i < operations; ++i) {
+           count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+         }
+       }},
+      {"floor_lock_add", "atomic addition on a line of one's own",
+       [](std::uint64_t operations) {
+         auto& count = ThreadsLine().count;
+         for (std::uint64_t i = 0; i < operations; ++i) count.fetch_add(1, std::memory_order_relaxed);
+       }},
+      {"floor_contended_add", "atomic addition on one line for all",
+       [contended](std::uint64_t operations) {
+         for (std::uint64_t i = 0; i < operations; ++i) contended->count.fetch_add(1, std::memory_order_relaxed);
+       }},
+  };
+}
+
+}  // namespace bench
