@@ -202,7 +202,7 @@ int ClientMain(const RunOptions& options) {
   std::unique_ptr<RunningServer> server;
   std::string address = options.address;
   if (address.empty()) {
-    server = StartServer(options.variant.rfind("penstock", 0) == 0 ? "penstock" : "raw");
+    server = StartServer("raw");
     if (server == nullptr) return 1;
     address = server->address();
   }

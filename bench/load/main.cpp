@@ -26,11 +26,15 @@ const std::vector<VariantEntry>& Variants() {
       {"raw reactor", "ClientUnaryReactor: what all others are compared with", MakeRawReactor},
       {"raw reactor again", "the same once more: the control", MakeRawReactor},
       {"raw function", "the std::function form", MakeRawFunction},
+      {"raw function, own object", "the same, with context and messages allocated for each call", MakeRawFunctionObject},
       {"raw completion queue", "one thread that drives a queue", MakeRawCompletionQueue},
       {"raw sync", "a thread an outstanding call", MakeRawSync},
       {"grpc retry policy", "the raw reactor with gRPC's own retries configured", MakeRetryPolicy},
       {"do-nothing interceptor", "the raw reactor with an interceptor that only proceeds", MakeInterceptor},
       {"textbook wrapper", "mutex breaker, token bucket, an object a call, a deadline", MakeTextbook},
+      {"penstock callback", "Client::Call with the defaults: deadline, breaker, budget, retries", MakePenstockCallback},
+      {"penstock reactor", "the embedded UnaryReactor", MakePenstockReactor},
+      {"penstock lean", "Client::Call with transparent_retries off", MakePenstockLean},
   };
   return variants;
 }

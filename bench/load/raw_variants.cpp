@@ -98,6 +98,37 @@ class RawFunction final : public Variant {
   std::unique_ptr<Echo::Stub> stub_;
 };
 
+// The same as services write it: what a call needs is allocated for it and freed at its end.
+class RawFunctionObject final : public Variant {
+ public:
+  explicit RawFunctionObject(std::shared_ptr<grpc::Channel> channel) : stub_(Echo::NewStub(channel)) {}
+
+  void Run(Meter& meter, std::deque<Slot>& slots) override {
+    for (Slot& slot : slots) Next(slot);
+    meter.Wait();
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    EchoRequest request;
+    EchoResponse response;
+  };
+
+  void Next(Slot& slot) {
+    if (!slot.Begin()) return;
+    auto* call = new Call{.context = {}, .request = request_, .response = {}};
+    stub_->async()->Unary(&call->context, &call->request, &call->response, [this, &slot, call](grpc::Status status) {
+      slot.End(status.ok() && call->response.text().size() == kPayloadBytes);
+      delete call;
+      Next(slot);
+    });
+  }
+
+  std::unique_ptr<Echo::Stub> stub_;
+  const EchoRequest request_ = MakeRequest();
+};
+
 // One thread that drives a completion queue.
 class RawCompletionQueue final : public Variant {
  public:
@@ -190,6 +221,9 @@ std::unique_ptr<Variant> MakeRawReactor(const std::string& address) {
 }
 std::unique_ptr<Variant> MakeRawFunction(const std::string& address) {
   return std::make_unique<RawFunction>(MakeChannel(address));
+}
+std::unique_ptr<Variant> MakeRawFunctionObject(const std::string& address) {
+  return std::make_unique<RawFunctionObject>(MakeChannel(address));
 }
 std::unique_ptr<Variant> MakeRawCompletionQueue(const std::string& address) {
   return std::make_unique<RawCompletionQueue>(MakeChannel(address));

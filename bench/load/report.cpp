@@ -58,11 +58,11 @@ void Report::Print() const {
       for (const Key& other : order_) {
         if (other.pattern == pattern) metrics.push_back(other.metric);
       }
-      fmt::print("\n{}\n{:<24}", pattern, "");
+      fmt::print("\n{}\n{:<26}", pattern, "");
       for (const auto& metric : metrics) fmt::print(" {:>25}", metric);
       fmt::print("\n");
       for (const auto& variant : variants_) {
-        std::string line = fmt::format("{:<24}", variant);
+        std::string line = fmt::format("{:<26}", variant);
         bool any = false;
         for (const auto& metric : metrics) {
           const Figures& figures = figures_.at({pattern, metric});

@@ -2,7 +2,8 @@
 
 // A way to make unary calls, to be measured beside the others.
 //
-// Each is what its user would write: the same request, a fresh ClientContext a call, an answer that is looked at.
+// Each is what its user would write: the same request, a fresh ClientContext a call, an answer that is looked at. Most use
+// their messages again; where a name says so, and in penstock's callback form, each call has messages of its own.
 //
 //     auto variant = MakeRawReactor(address);
 //     variant->Run(64, meter, slots);
@@ -39,11 +40,16 @@ const std::vector<VariantEntry>& Variants();
 
 std::unique_ptr<Variant> MakeRawReactor(const std::string& address);
 std::unique_ptr<Variant> MakeRawFunction(const std::string& address);
+std::unique_ptr<Variant> MakeRawFunctionObject(const std::string& address);
 std::unique_ptr<Variant> MakeRawCompletionQueue(const std::string& address);
 std::unique_ptr<Variant> MakeRawSync(const std::string& address);
 std::unique_ptr<Variant> MakeRetryPolicy(const std::string& address);
 std::unique_ptr<Variant> MakeInterceptor(const std::string& address);
 std::unique_ptr<Variant> MakeTextbook(const std::string& address);
+std::unique_ptr<Variant> MakePenstockCallback(const std::string& address);
+std::unique_ptr<Variant> MakePenstockReactor(const std::string& address);
+// The callback form with transparent_retries = false.
+std::unique_ptr<Variant> MakePenstockLean(const std::string& address);
 
 // What every call sends.
 inline constexpr int kPayloadBytes = 64;
