@@ -132,7 +132,7 @@ CircuitCore<Atomics>::CircuitCore(CircuitBreakerSettings settings)
       slots_(new Slot[settings_.probes]),
       records_(settings_.observer ? new Record[circuit::kRecords] : nullptr),
       failures_(ClosedView::MakeIndex(0, 0)),
-      run_(ClosedView::MakeIndex(0, 0)),
+      run_(~std::uint64_t{0}),  // no run yet, in no generation near
       reporter_(std::uint64_t{1} << 1) {
   // Relaxed: nobody else has the breaker yet. Lap 1: not written in the first lap.
   for (std::uint64_t i = 0; i <= ring_mask_; ++i) ring_[i].store(ClosedView::MakeCell(0, 1, 0), std::memory_order_relaxed);
