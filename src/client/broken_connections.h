@@ -21,6 +21,10 @@ class BrokenConnections {
   // The end of an attempt that says nothing against its connection: any but those for EndedUnavailable().
   void Ended(BrokenAttempt& /*attempt*/, const grpc::ClientContext& /*context*/) noexcept {}
 
+  // The end of a stream's attempt with UNAVAILABLE that is neutral (S3): it says neither that its connection is broken nor that it
+  // lives.
+  void Withdrawn(BrokenAttempt& /*attempt*/, const grpc::ClientContext& /*context*/) noexcept {}
+
   // The end of an attempt with UNAVAILABLE that was classified a failure. Settles the ticket, now or later. `connection` is null
   // where none was picked. True: it counts now (and takes a token); false: it is held back or ignored.
   bool EndedUnavailable(BrokenAttempt& /*attempt*/, const grpc::ClientContext& /*context*/, const void* /*connection*/,

@@ -19,6 +19,7 @@
 #include "client/broken_connections.h"
 #include "client/call_registry.h"
 #include "client/method_table.h"
+#include "client/reopen.h"
 #include "penstock/client/settings.h"
 #include "penstock/core/backoff.h"
 #include "penstock/core/circuit_breaker.h"
@@ -51,15 +52,22 @@ class ClientState final : private CallRegistry::Owner {
   MethodTable& methods() noexcept { return methods_; }
   CallRegistry& registry() noexcept { return registry_; }
   BrokenConnections& broken_connections() noexcept { return broken_connections_; }
+  OpeningSlots& opening_slots() noexcept { return opening_slots_; }
   // Null where nobody observes.
   ClientObserver* observer() const noexcept { return settings_.observer.get(); }
   const std::vector<std::shared_ptr<grpc::Channel>>& channels() const noexcept { return channels_; }
 
   // The method's stub on the next channel in turn.
-  void* NextAsync(const MethodEntry& method) noexcept {
-    if (method.channels == 1) return method.asyncs[0];
-    // relaxed: any fair number will do.
-    return method.asyncs[next_channel_.fetch_add(1, std::memory_order_relaxed) % method.channels];
+  void* NextAsync(const MethodEntry& method) noexcept { return method.asyncs[NextChannel(method)]; }
+
+  // Likewise, with the channel.
+  struct Lane {
+    void* async;
+    const std::shared_ptr<grpc::Channel>& channel;
+  };
+  Lane NextLane(const MethodEntry& method) noexcept {
+    const std::uint32_t index = NextChannel(method);
+    return {method.asyncs[index], channels_[index]};
   }
 
   // A fault in what the program gave the client (C6, C11): told to the observer, and logged.
@@ -73,6 +81,11 @@ class ClientState final : private CallRegistry::Owner {
 
  private:
   class View;
+
+  std::uint32_t NextChannel(const MethodEntry& method) noexcept {
+    // relaxed: any fair number will do.
+    return method.channels == 1 ? 0 : next_channel_.fetch_add(1, std::memory_order_relaxed) % method.channels;
+  }
 
   explicit ClientState(ClientSettings settings);
   ~ClientState();
@@ -89,6 +102,7 @@ class ClientState final : private CallRegistry::Owner {
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   MethodTable methods_;
   BrokenConnections broken_connections_;
+  OpeningSlots opening_slots_;
   CallRegistry registry_;
   std::atomic<std::uint32_t> next_channel_{0};
   std::atomic<std::uint32_t> references_{1};

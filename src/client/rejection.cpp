@@ -12,4 +12,19 @@ grpc::Status RejectionStatus(const Admission& admission) {
   return {grpc::StatusCode::UNAVAILABLE, fmt::format("call rejected: circuit open for another {:.1f}s", seconds)};
 }
 
+grpc::Status CancelledStatus(CancelReason reason) {
+  switch (reason) {
+    case CancelReason::kParent:
+      return {grpc::StatusCode::CANCELLED, "the call that this one was made for has ended"};
+    case CancelReason::kClosed:
+      return {grpc::StatusCode::CANCELLED, "the client was closed"};
+    case CancelReason::kDeadline:
+      return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline exceeded"};
+    case CancelReason::kNone:
+    case CancelReason::kCaller:
+      break;
+  }
+  return {grpc::StatusCode::CANCELLED, "cancelled by the caller"};
+}
+
 }  // namespace penstock::inline v0::detail

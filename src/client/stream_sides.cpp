@@ -48,6 +48,12 @@ bool ReadSide::Told() noexcept {
   return asked;
 }
 
+bool ReadSide::Drop() noexcept {
+  if (state_ != State::kKept) return false;
+  state_ = State::kPosted;
+  return true;
+}
+
 void ReadSide::AttemptFailed() noexcept {
   if (state_ == State::kPosted) state_ = State::kOff;
   if (state_ == State::kWanted) state_ = State::kOffAsked;

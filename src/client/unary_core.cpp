@@ -20,21 +20,6 @@ namespace {
 
 constexpr Duration kParentSlack = std::chrono::milliseconds(5);
 
-grpc::Status CancelledStatus(CancelReason reason) {
-  switch (reason) {
-    case CancelReason::kParent:
-      return {grpc::StatusCode::CANCELLED, "the call that this one was made for has ended"};
-    case CancelReason::kClosed:
-      return {grpc::StatusCode::CANCELLED, "the client was closed"};
-    case CancelReason::kDeadline:
-      return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline exceeded"};
-    case CancelReason::kNone:
-    case CancelReason::kCaller:
-      break;
-  }
-  return {grpc::StatusCode::CANCELLED, "cancelled by the caller"};
-}
-
 }  // namespace
 
 void UnaryCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&& options, std::size_t request_bytes,

@@ -29,6 +29,7 @@
 #include "penstock/client/detail/unary_call.h"
 #include "penstock/client/method.h"
 #include "penstock/client/settings.h"
+#include "penstock/client/stream.h"
 #include "penstock/client/unary_reactor.h"
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/result.h"
@@ -86,6 +87,30 @@ class Client {
   template <class Service, class Request, class Response>
   WaitedCall<Response> CallAndWait(const UnaryMethod<Service, Request, Response>& method,
                                    std::type_identity_t<Request> request, CallOptions options = {});
+
+  // Opens a stream of each kind with a reactor of the caller's, which must live until its OnDone. The opening is retried like a
+  // call while nothing has reached a server, without the settings' timeout. See stream.h.
+  template <class Service, class Request, class Response>
+  void Open(const ServerStreamMethod<Service, Request, Response>& method, std::type_identity_t<Request> request,
+            CallOptions options, ClientReadReactor<Response>& reactor) {
+    using Stream = detail::ServerStreamCall<ServerStreamMethod<Service, Request, Response>>;
+    reactor.prepared().request_bytes = detail::BytesOf(request);
+    detail::OpenStream(*state_, *method.info, new Stream(method, std::move(request)), std::move(options), reactor);
+  }
+  // `response` must live as long as the reactor.
+  template <class Service, class Request, class Response>
+  void Open(const ClientStreamMethod<Service, Request, Response>& method, CallOptions options,
+            std::type_identity_t<Response>* response, ClientWriteReactor<Request>& reactor) {
+    using Stream = detail::ClientStreamCall<ClientStreamMethod<Service, Request, Response>>;
+    reactor.prepared().read = response;
+    detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
+  }
+  template <class Service, class Request, class Response>
+  void Open(const BidiMethod<Service, Request, Response>& method, CallOptions options,
+            ClientBidiReactor<Request, Response>& reactor) {
+    using Stream = detail::BidiCall<BidiMethod<Service, Request, Response>>;
+    detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
+  }
 
   // A channel for code that takes nothing else. Its calls, of every kind, pass the breaker and are classified and counted; they are
   // never retried by penstock, and gRPC's own deadlines hold. It has connections of its own, and may outlive the client: from

@@ -15,6 +15,7 @@ enum class StreamStart : std::uint8_t {
   kBusy,        // refused: the one before is not done
   kHalfClosed,  // refused: the writing side was closed by StartWritesDone or StartWriteLast
   kEnded,       // refused: the stream has ended
+  kTooLarge,    // refused: a message of 2 GiB or more, which gRPC cannot send
 };
 
 namespace detail {
@@ -28,6 +29,7 @@ namespace detail {
 //   kPosted    read              Asked → kWanted                   Arrived → kKept
 //   kWanted    read     asked    Arrived → kTelling (tell him)
 //   kKept                        Asked → kHopping (tell him from a callback thread)
+//                                Drop → kPosted (post)
 //   kHopping            asked    Hopped → kTelling
 //   kTelling            told     Asked → kAskedAgain               Told → kPosted (post)
 //   kAskedAgain         asked    Told → kWanted (post)
@@ -51,6 +53,8 @@ class ReadSide {
   void Hopped() noexcept { state_ = State::kTelling; }
   // The user's OnReadDone(true) has returned, and a read has to be posted; true when the user waits for it.
   bool Told() noexcept;
+  // The stream was cancelled, and a kept message keeps its end from being heard: true when one was, and a read has to be posted.
+  bool Drop() noexcept;
   void AttemptFailed() noexcept;
   // True when the user has asked and has to be told that there is nothing more.
   bool Ended() noexcept;

@@ -1,0 +1,234 @@
+#pragma once
+
+// A stream, but for its types: the one object that holds it from its opening to its end.
+//
+// It translates between the user's reactor and gRPC's. What follows an attempt's end is decided by RetryLoop, who may act
+// by CallWord, what a start or an arrival means by ReadSide and WriteSide; all of them are tested without gRPC.
+//
+//     driver (see CallWord)   everything that is not atomic and not under mutex_
+//     gRPC's reactions        come from several threads at once; OnDone after all others
+//     mutex_                  the two sides and what says which of gRPC's operations may be started; never held while gRPC
+//                             or the user is called
+//
+// A hold on gRPC's reactor stands from the start of an attempt until a read fails. So starts from any thread are safe, and the
+// end is heard at once, since a read is posted whenever none of the user's is kept from him (ReadSide).
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "penstock/client/call.h"
+#include "penstock/client/detail/broken_attempt.h"
+#include "penstock/client/detail/call_word.h"
+#include "penstock/client/detail/live_call.h"
+#include "penstock/client/detail/method_entry.h"
+#include "penstock/client/detail/retry_loop.h"
+#include "penstock/client/detail/stream_sides.h"
+#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/timer_queue.h"
+#include "penstock/runtime/call_scope.h"
+
+namespace penstock::inline v0::detail {
+
+class ClientState;
+
+// What the user's reactor hears; the public reactors say what each means.
+class StreamEvents {
+ public:
+  virtual void OnOpened() {}
+  virtual void OnReadDone(bool /*ok*/) {}
+  virtual void OnWriteDone(bool /*ok*/) {}
+  virtual void OnWritesDoneDone(bool /*ok*/) {}
+  virtual void OnDone(const CallResult& result) = 0;
+
+ protected:
+  ~StreamEvents() = default;
+};
+
+// How a stream ended, for who may open another (S8).
+struct StreamEnd {
+  grpc::StatusCode code = grpc::StatusCode::OK;  // The server's or gRPC's, before the client put its own in its place.
+  bool opened = false;
+  // The caller, the parent, the client's closing or the deadline ended it.
+  bool by_caller = false;
+  bool rejected = false;
+  // What Classify said, where it was asked.
+  std::optional<Classification> classification;
+  TimePoint opened_at{};
+};
+
+class StreamCore : public LiveCall {
+ public:
+  // What gRPC is given with StartWrite().
+  struct Write {
+    const void* message = nullptr;
+    grpc::WriteOptions options;
+    std::size_t bytes = 0;
+  };
+  // What was asked before the stream was opened.
+  struct Prepared {
+    void* read = nullptr;
+    std::optional<Write> write;
+    bool writes_done = false;
+    std::size_t request_bytes = 0;  // Of a server stream.
+  };
+
+  // Opens the stream. Runs none of the events; they may run on another thread before this returns. The caller's reference
+  // stays his.
+  void Begin(ClientState& state, const MethodInfo& method, CallOptions&& options, StreamEvents& events,
+             Prepared prepared) noexcept;
+
+  // Any thread, while the user's reactor lives.
+  StreamStart StartRead(void* message) noexcept;
+  StreamStart StartWrite(Write write) noexcept;
+  StreamStart StartWritesDone() noexcept;
+
+  void Cancel(CancelReason reason) noexcept final;
+
+  // The headers of the stream; only once it has opened.
+  const ServerMetadata& headers() const noexcept { return context_->GetServerInitialMetadata(); }
+
+  // While OnDone() runs.
+  const StreamEnd& end() const noexcept { return end_; }
+
+ protected:
+  // kOneResponse: a client stream, whose one answer is read without being asked for.
+  enum class Reads : bool { kAsAsked, kOneResponse };
+
+  explicit StreamCore(Reads reads) noexcept
+      : reads_(reads), deadline_timer_(*this), wait_timer_(*this), status_timer_(*this), parent_listener_(*this) {
+    ResetReferences(1);
+    word_.Reset();
+  }
+  ~StreamCore() = default;
+
+  // gRPC's reactions.
+  void HeadersArrived(bool ok) noexcept;
+  void ReadEnded(bool ok) noexcept;
+  void WriteEnded(bool ok) noexcept;
+  void HalfCloseEnded(bool ok) noexcept;
+  void AttemptDone(const grpc::Status& status) noexcept;
+
+ private:
+  class DeadlineTimer final : public Timer {
+   public:
+    explicit DeadlineTimer(StreamCore& stream) : stream_(stream) {}
+    void Fire() noexcept override;
+
+   private:
+    StreamCore& stream_;
+  };
+  class WaitTimer final : public Timer {
+   public:
+    explicit WaitTimer(StreamCore& stream) : stream_(stream) {}
+    void Fire() noexcept override;
+
+   private:
+    StreamCore& stream_;
+  };
+  // The status has not come with the read's failure.
+  class StatusTimer final : public Timer {
+   public:
+    explicit StatusTimer(StreamCore& stream) : stream_(stream) {}
+    void Fire() noexcept override;
+
+   private:
+    StreamCore& stream_;
+  };
+  class ParentListener final : public CallScope::Listener {
+   public:
+    explicit ParentListener(StreamCore& stream) : stream_(stream) {}
+    void OnScopeEnded(CallScope::Ending ending) noexcept override;
+
+   private:
+    StreamCore& stream_;
+  };
+
+  // Typed code. Prepare() binds gRPC's reactor to a new RPC, which Start...() and the holds then act on.
+  virtual void Prepare(void* async, const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context) = 0;
+  virtual void GrpcStartCall() = 0;
+  virtual void GrpcRead(void* message) = 0;  // Null: into a message of the library's own.
+  virtual void GrpcWrite(const Write& write) = 0;
+  virtual void GrpcWritesDone() = 0;
+  virtual void GrpcAddHold() = 0;
+  virtual void GrpcRemoveHold() = 0;
+  virtual void TakeKept(void* message) = 0;  // Moves the library's own message into the user's.
+
+  // The steps of the driver; `here` says that this is a callback thread, where events may run.
+  void Admit(bool here) noexcept;
+  void StartAdmitted(CircuitTicket ticket, bool here) noexcept;
+  void AttemptEndHere() noexcept;
+  const char* ServerFault() const noexcept;
+  void PutOwnStatus(CancelReason reason) noexcept;
+  void WaitHere(Duration wait, TimePoint now) noexcept;
+  void EndCancelled(CancelReason reason, bool here) noexcept;
+  void End(EndReason reason, bool here) noexcept;
+  void FinishHere() noexcept;
+  void Settle(Outcome outcome) noexcept;
+  void Decided(RetryDecision decision) noexcept;
+
+  // The reactions' parts.
+  void TellOpened() noexcept;
+  void ReadEndedInOrder(bool ok) noexcept;
+  void NoMoreReads() noexcept;
+  void AwaitStatus() noexcept;
+  void TellRead() noexcept;
+  void TellKept() noexcept;
+  void DropKeptIfCancelled() noexcept;
+
+  // Runs one of the user's reactions; what it throws cancels the stream.
+  template <class Reaction>
+  void Tell(const char* name, Reaction reaction) noexcept;
+
+  const Reads reads_;
+  ClientState* state_ = nullptr;
+  const MethodEntry* method_ = nullptr;
+  StreamEvents* events_ = nullptr;
+  CallWord<> word_;
+  bool listed_ = false;
+  bool deadline_armed_ = false;
+  bool parent_attached_ = false;
+  bool status_armed_ = false;
+  bool began_short_of_time_ = false;
+  CircuitTicket ticket_;
+  RetryLoop loop_;
+  BrokenAttempt broken_attempt_;
+  std::optional<grpc::ClientContext> own_context_;
+  std::unique_ptr<grpc::ClientContext> child_context_;
+  grpc::ClientContext* context_ = nullptr;
+  std::unique_ptr<AttemptObservation> observation_;
+  CallOptions options_;
+  CallResult result_;
+  StreamEnd end_;
+  DeadlineTimer deadline_timer_;
+  WaitTimer wait_timer_;
+  StatusTimer status_timer_;
+  ParentListener parent_listener_;
+
+  // kOpening: OnOpened() runs; a read that ends meanwhile waits for it.
+  enum class Opening : std::uint8_t { kNotYet, kOpening, kOpened };
+  std::mutex mutex_;
+  // All under mutex_:
+  ReadSide read_;
+  WriteSide write_;
+  Opening opening_ = Opening::kNotYet;
+  bool live_ = false;  // An attempt runs and its hold stands.
+  bool written_ = false;
+  bool unreadable_ = false;
+  std::optional<bool> read_meanwhile_;
+  int responses_ = 0;
+  std::size_t largest_write_ = 0;
+  std::string thrown_;
+  void* user_message_ = nullptr;    // Of the user's read.
+  void* posted_message_ = nullptr;  // Of the read at gRPC; null: the library's own.
+  Write user_write_;
+};
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,179 @@
+#pragma once
+
+// Streams that can be opened again while nothing has reached a server, and whose ends mean what they mean.
+//
+// gRPC's reactors make one attempt, abort the process when they are misused, and end with a bare status: a rollout looks
+// like an outage. These have their names and their reactions, and are opened with the client's retries, breaker and budget.
+//
+//     class Watch final : public penstock::ClientReadReactor<Account> {
+//       void OnReadDone(bool ok) override { if (ok) { Show(account_); (void)StartRead(&account_); } }
+//       void OnDone(const penstock::CallResult& result) override { delete this; }
+//       ...
+//     };
+//     auto* watch = new Watch;
+//     (void)watch->StartRead(&watch->account_);
+//     client.Open(PENSTOCK_METHOD(ledger::v1::Ledger, WatchAccount), request, {}, *watch);
+//
+// Threads: StartRead, StartWrite and StartWritesDone from any thread, before Open() or after it; so Cancel(). Reactions run on
+// gRPC's callback threads, those of reads, of writes and OnOpened possibly at once; OnOpened before the first OnReadDone,
+// OnDone after all others.
+// Ownership: the reactor is the user's and must live until OnDone, where it may delete itself. A reactor serves one stream.
+// Messages that are read into or written stay the user's and must live until OnReadDone or OnWriteDone.
+// Time: a stream lives as long as it is wanted: `timeout` is not a stream's, options.deadline is.
+// Errors: a start that gRPC would abort on is refused with a reason and changes nothing. What a reaction throws ends the stream
+// with CANCELLED and is told to the client's observer.
+
+#include <grpcpp/support/client_callback.h>
+
+#include <cassert>
+#include <cstddef>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "penstock/client/call.h"
+#include "penstock/client/detail/stream_calls.h"
+#include "penstock/client/detail/stream_core.h"
+#include "penstock/client/detail/unary_call.h"
+#include "penstock/client/method.h"
+
+namespace penstock::inline v0 {
+
+namespace detail {
+
+// What the public reactors have in common.
+class StreamReactor : protected StreamEvents {
+ public:
+  StreamReactor() = default;
+  StreamReactor(const StreamReactor&) = delete;
+  StreamReactor& operator=(const StreamReactor&) = delete;
+  virtual ~StreamReactor() {
+    if (core_ != nullptr) core_->Release();
+  }
+
+  // Ends the stream soon with CANCELLED; nothing before Open() and after the end.
+  void Cancel() noexcept {
+    if (core_ != nullptr) core_->Cancel(CancelReason::kCaller);
+  }
+
+  // The headers that the server sent; from OnOpened on, until OnDone returns.
+  const ServerMetadata& ServerHeaders() const noexcept { return core_->headers(); }
+
+  // The stream has opened: the server's headers, its first message or an OK end have arrived. Once, or never.
+  using StreamEvents::OnOpened;
+  // The stream has ended, or never opened. Once, and the last of all.
+  using StreamEvents::OnDone;
+
+  // For Client::Open() and penstock's own parts; takes over the reference.
+  bool Adopt(StreamCore* core) noexcept {
+    assert(core_ == nullptr && "a stream's reactor serves one stream");
+    if (core_ != nullptr) {
+      core->Release();
+      return false;
+    }
+    core_ = core;
+    return true;
+  }
+  StreamEvents& events() noexcept { return *this; }
+  StreamCore::Prepared& prepared() noexcept { return prepared_; }
+  StreamCore* core() const noexcept { return core_; }
+
+ protected:
+  StreamStart AskRead(void* message) noexcept {
+    if (core_ != nullptr) return core_->StartRead(message);
+    if (prepared_.read != nullptr) return StreamStart::kBusy;
+    prepared_.read = message;
+    return StreamStart::kStarted;
+  }
+  template <class Request>
+  StreamStart AskWrite(const Request* message, grpc::WriteOptions options) noexcept {
+    const StreamCore::Write write{message, options, BytesOf(*message)};
+    // gRPC would abort: a message's length has 31 bits.
+    if (write.bytes > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) return StreamStart::kTooLarge;
+    if (core_ != nullptr) return core_->StartWrite(write);
+    if (prepared_.writes_done || (prepared_.write && prepared_.write->options.is_last_message())) return StreamStart::kHalfClosed;
+    if (prepared_.write) return StreamStart::kBusy;
+    prepared_.write = write;
+    return StreamStart::kStarted;
+  }
+  StreamStart AskWritesDone() noexcept {
+    if (core_ != nullptr) return core_->StartWritesDone();
+    if (prepared_.writes_done || (prepared_.write && prepared_.write->options.is_last_message())) return StreamStart::kHalfClosed;
+    prepared_.writes_done = true;
+    return StreamStart::kStarted;
+  }
+
+ private:
+  StreamCore* core_ = nullptr;
+  StreamCore::Prepared prepared_;
+};
+
+}  // namespace detail
+
+// Of a server stream.
+template <class Response>
+class ClientReadReactor : public detail::StreamReactor {
+ public:
+  // The next message is read into `message`; OnReadDone follows. Refused while one is under way.
+  [[nodiscard]] StreamStart StartRead(Response* message) noexcept { return AskRead(message); }
+
+  // The read has ended; false: no message came and none will.
+  using StreamEvents::OnReadDone;
+
+ private:
+  using StreamEvents::OnWriteDone;
+  using StreamEvents::OnWritesDoneDone;
+};
+
+// Of a client stream. The response is in the message that Open() was given, once OnDone says OK.
+template <class Request>
+class ClientWriteReactor : public detail::StreamReactor {
+ public:
+  // Writes `message`; OnWriteDone follows. Refused while one is under way and after the half-close. The first write waits for the
+  // opening and is made again with it.
+  [[nodiscard]] StreamStart StartWrite(const Request* message, grpc::WriteOptions options = {}) noexcept {
+    return AskWrite(message, options);
+  }
+  // With the half-close: nothing may be written after it.
+  [[nodiscard]] StreamStart StartWriteLast(const Request* message, grpc::WriteOptions options = {}) noexcept {
+    return AskWrite(message, options.set_last_message());
+  }
+  // The half-close, after the write that is under way; OnWritesDoneDone follows.
+  [[nodiscard]] StreamStart StartWritesDone() noexcept { return AskWritesDone(); }
+
+  // The write has ended; true: it was given to the connection, which does not say that the server has it.
+  using StreamEvents::OnWriteDone;
+  using StreamEvents::OnWritesDoneDone;
+
+ private:
+  using StreamEvents::OnReadDone;
+};
+
+// Of a bidi stream.
+template <class Request, class Response>
+class ClientBidiReactor : public detail::StreamReactor {
+ public:
+  [[nodiscard]] StreamStart StartRead(Response* message) noexcept { return AskRead(message); }
+  [[nodiscard]] StreamStart StartWrite(const Request* message, grpc::WriteOptions options = {}) noexcept {
+    return AskWrite(message, options);
+  }
+  [[nodiscard]] StreamStart StartWriteLast(const Request* message, grpc::WriteOptions options = {}) noexcept {
+    return AskWrite(message, options.set_last_message());
+  }
+  [[nodiscard]] StreamStart StartWritesDone() noexcept { return AskWritesDone(); }
+
+  using StreamEvents::OnReadDone;
+  using StreamEvents::OnWriteDone;
+  using StreamEvents::OnWritesDoneDone;
+};
+
+namespace detail {
+
+template <class Core>
+void OpenStream(ClientState& state, const MethodInfo& method, Core* core, CallOptions&& options, StreamReactor& reactor) {
+  if (!reactor.Adopt(core)) return;
+  core->Begin(state, method, std::move(options), reactor.events(), reactor.prepared());
+}
+
+}  // namespace detail
+}  // namespace penstock::inline v0
