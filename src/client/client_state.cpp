@@ -63,6 +63,7 @@ class ClientState::View final : public ClientView {
 Result<ClientState*> ClientState::Create(ClientSettings settings) {
   std::vector<std::string> problems;
   CheckSettings(settings, problems);
+  LoadCertificates(settings, problems);
   if (!problems.empty()) return Error(fmt::format("{}", fmt::join(problems, "\n")));
   if (std::optional<Error> error = EnsureRuntime()) return *std::move(error);
 

@@ -37,11 +37,16 @@ std::string_view ForbiddenCharacter(std::string_view text) {
     if (byte < 0x20 || byte == 0x7f) return "has a control character";
     if (byte > 0x7f) return "has a character outside ASCII";
     switch (character) {
-      case ' ': return "has white space";
-      case '?': return "has a '?'";
-      case '#': return "has a '#'";
-      case '%': return "has a '%'";
-      default: break;
+      case ' ':
+        return "has white space";
+      case '?':
+        return "has a '?'";
+      case '#':
+        return "has a '#'";
+      case '%':
+        return "has a '%'";
+      default:
+        break;
     }
   }
   return {};
@@ -82,12 +87,14 @@ HostAndKind KindOf(std::string_view host) {
   return {HostKind::kName, NameProblem(host)};
 }
 
-// `dns:///x:1`, `unix:/tmp/x`, `http://x`: a scheme is letters and ends before a colon and a slash, or before one more colon.
+// `dns:///x:1`, `unix:/tmp/x`, `http://x`: a scheme is letters and ends before a colon and a slash, or before one more
+// colon.
 bool HasScheme(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == 0 || colon == std::string_view::npos || !IsLetter(text.front())) return false;
   const std::string_view rest = text.substr(colon + 1);
-  return rest.find('/') != std::string_view::npos || (rest.find(':') != std::string_view::npos && !IsIp<AF_INET6>(text));
+  return rest.find('/') != std::string_view::npos ||
+         (rest.find(':') != std::string_view::npos && !IsIp<AF_INET6>(text));
 }
 
 std::string PercentEncode(std::string_view text, std::string_view kept) {
@@ -110,7 +117,8 @@ std::string PercentEncode(std::string_view text, std::string_view kept) {
 
 Result<Address> ParseAddress(std::string_view text, AddressUse use) {
   if (text.empty()) return Error("is empty");
-  if (const std::string_view forbidden = ForbiddenCharacter(text); !forbidden.empty()) return Error(std::string(forbidden));
+  if (const std::string_view forbidden = ForbiddenCharacter(text); !forbidden.empty())
+    return Error(std::string(forbidden));
   if (HasScheme(text)) return Error("has a scheme");
 
   Address address;
@@ -157,10 +165,12 @@ Result<Address> ParseAddress(std::string_view text, AddressUse use) {
 void CheckAddress(std::string_view field, std::string_view text, AddressUse use, std::vector<std::string>& problems) {
   const Result<Address> address = ParseAddress(text, use);
   if (address.ok()) return;
-  problems.push_back(Problem(field, text, address.error().message(), use == AddressUse::kListen ? kListenForm : kAddressForm));
+  problems.push_back(
+      Problem(field, text, address.error().message(), use == AddressUse::kListen ? kListenForm : kAddressForm));
 }
 
-void CheckAddressList(std::string_view field, const std::vector<std::string>& list, std::vector<std::string>& problems) {
+void CheckAddressList(std::string_view field, const std::vector<std::string>& list,
+                      std::vector<std::string>& problems) {
   constexpr std::string_view kForm = "IP addresses with ports, all IPv4 or all IPv6, such as 10.0.0.1:9090";
   if (list.empty()) problems.push_back(std::string(field) + ": is empty; expected at least one address");
   const Result<Address>* first = nullptr;
@@ -192,14 +202,15 @@ void CheckUnixPath(std::string_view field, std::string_view path, std::vector<st
 void CheckAuthority(std::string_view field, std::string_view authority, std::vector<std::string>& problems) {
   const bool ipv6_alone = authority.starts_with('[') && authority.ends_with(']');
   const bool host_alone = ipv6_alone || authority.find(':') == std::string_view::npos;
-  const Result<Address> address =
-      host_alone && !authority.empty() ? ParseAddress(std::string(authority) + ":1", AddressUse::kConnect) : ParseAddress(authority, AddressUse::kConnect);
+  const Result<Address> address = host_alone && !authority.empty()
+                                      ? ParseAddress(std::string(authority) + ":1", AddressUse::kConnect)
+                                      : ParseAddress(authority, AddressUse::kConnect);
   if (!address.ok()) problems.push_back(Problem(field, authority, address.error().message(), kAuthorityForm));
 }
 
-std::string TargetOf(const Address& address) {
-  // The resolver decodes the path, and an URI's path has no brackets.
-  return "dns:///" + PercentEncode(address.text, "-._:");
+std::string TargetOf(const Address& address, std::string_view name_server) {
+  // The resolver decodes the path, and an URI's path has no brackets; its authority has.
+  return "dns://" + PercentEncode(name_server, "-._:[]") + "/" + PercentEncode(address.text, "-._:");
 }
 
 std::string TargetOfList(const std::vector<std::string>& list) {

@@ -38,16 +38,16 @@ struct Address {
   HostKind kind = HostKind::kName;
 };
 
-// host:port, an IPv6 host in brackets. Refused: no host or port 0 (unless listening), a scheme, a named port, a port above
-// 65535, no port, and every character that no host name has (`?`, `#`, `%`, white space, control characters, ...). The error is half a
-// sentence, such as `has no port`.
+// host:port, an IPv6 host in brackets. Refused: no host or port 0 (unless listening), a scheme, a named port, a port
+// above 65535, no port, and every character that no host name has (`?`, `#`, `%`, white space, control characters,
+// ...). The error is half a sentence, such as `has no port`.
 Result<Address> ParseAddress(std::string_view text, AddressUse use);
 
 // Appends one line that names the field, the value and what is allowed, when `text` is no address.
 void CheckAddress(std::string_view field, std::string_view text, AddressUse use, std::vector<std::string>& problems);
 
-// A list of addresses that are connected to as one dependency: IP addresses only, all of one family (gRPC has no form for anything
-// else), at least one.
+// A list of addresses that are connected to as one dependency: IP addresses only, all of one family (gRPC has no form
+// for anything else), at least one.
 void CheckAddressList(std::string_view field, const std::vector<std::string>& list, std::vector<std::string>& problems);
 
 // The path of a Unix socket: not empty, no NUL, short enough for the kernel (107 bytes).
@@ -57,7 +57,8 @@ void CheckUnixPath(std::string_view field, std::string_view path, std::vector<st
 void CheckAuthority(std::string_view field, std::string_view authority, std::vector<std::string>& problems);
 
 // What gRPC is given as a channel's target; only for what the checks above let pass.
-std::string TargetOf(const Address& address);
+// `name_server` is the DNS server to ask, as its IP address and port; empty: the system's.
+std::string TargetOf(const Address& address, std::string_view name_server = {});
 std::string TargetOfList(const std::vector<std::string>& list);
 std::string TargetOfUnixPath(std::string_view path);
 

@@ -10,7 +10,8 @@ namespace {
 
 // gRPC over HTTP/2 (PROTOCOL-HTTP2.md) and RFC 9113, 8.2.2: not the caller's to set.
 constexpr std::array<std::string_view, 11> kReserved = {
-    "te", "content-type", "content-length", "host", "user-agent", "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "lb-token"};
+    "te",         "content-type",     "content-length",    "host",    "user-agent", "connection",
+    "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "lb-token"};
 
 bool LegalKeyCharacters(std::string_view key) noexcept {
   return !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
@@ -27,7 +28,8 @@ bool Reserved(std::string_view key) noexcept {
 bool LegalMetadataKey(std::string_view key) noexcept { return LegalKeyCharacters(key) && !Reserved(key); }
 
 bool LegalMetadataValue(std::string_view key, std::string_view value) noexcept {
-  return key.ends_with("-bin") || std::all_of(value.begin(), value.end(), [](char c) { return c >= 0x20 && c <= 0x7e; });
+  return key.ends_with("-bin") ||
+         std::all_of(value.begin(), value.end(), [](char c) { return c >= 0x20 && c <= 0x7e; });
 }
 
 std::optional<std::string> MetadataProblem(std::string_view key, std::string_view value) {
@@ -36,7 +38,8 @@ std::optional<std::string> MetadataProblem(std::string_view key, std::string_vie
   }
   if (Reserved(key)) return "metadata key " + Quoted(key) + " is reserved for gRPC";
   if (!LegalMetadataValue(key, value)) {
-    return "the value of metadata key " + Quoted(key) + " is illegal: expected printable ASCII, or a key that ends with -bin";
+    return "the value of metadata key " + Quoted(key) +
+           " is illegal: expected printable ASCII, or a key that ends with -bin";
   }
   return std::nullopt;
 }

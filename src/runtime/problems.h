@@ -1,7 +1,7 @@
 #pragma once
 
-// How a refused setting is told: its name, its value and what is allowed (T1), on one line that a terminal or a log can show whatever the
-// value holds.
+// How a refused setting is told: its name, its value and what is allowed (T1), on one line that a terminal or a log can
+// show whatever the value holds.
 //
 //     problems.push_back(Problem("address", value, "has no port", "host:port, such as ledger:9090"));
 //

@@ -34,7 +34,8 @@ struct Pushback {
 // and so reads as it should.
 Pushback ParsePushback(std::string_view value) noexcept;
 
-// Of a call's trailers (a multimap of string_refs, such as ClientContext::GetServerTrailingMetadata()). Given twice is kStop.
+// Of a call's trailers (a multimap of string_refs, such as ClientContext::GetServerTrailingMetadata()). Given twice is
+// kStop.
 template <class Trailers>
 Pushback ReadPushback(const Trailers& trailers) {
   using Key = typename Trailers::key_type;

@@ -3,7 +3,9 @@
 namespace penstock::inline v0::detail {
 namespace {
 
-std::size_t EncodedSize(char character) noexcept { return character >= 0x20 && character <= 0x7e && character != '%' ? 1 : 3; }
+std::size_t EncodedSize(char character) noexcept {
+  return character >= 0x20 && character <= 0x7e && character != '%' ? 1 : 3;
+}
 
 bool IsContinuation(char character) noexcept { return (static_cast<unsigned char>(character) & 0xc0) == 0x80; }
 

@@ -2,8 +2,8 @@
 
 // How long a status message may be (G2).
 //
-// A message travels percent-encoded in the trailers, beside everything else in them, under a limit (8 KiB by default) whose excess drops
-// the whole connection with every other call on it. So it is cut well before.
+// A message travels percent-encoded in the trailers, beside everything else in them, under a limit (8 KiB by default)
+// whose excess drops the whole connection with every other call on it. So it is cut well before.
 //
 //     finish(grpc::Status(code, CutStatusText(message)));
 //

@@ -46,8 +46,8 @@ struct Parsed {
   std::string problem;  // Empty when all of the text was read.
 };
 
-// Every block of the text must be whole, and every certificate in it must parse: a truncated bundle trusts less than its
-// reader thinks.
+// Every block of the text must be whole, and every certificate in it must parse: a truncated bundle trusts less than
+// its reader thinks.
 Parsed ParseCertificates(const std::string& text) {
   Parsed parsed;
   const Bio bio = Reading(text);
@@ -79,9 +79,11 @@ Parsed ParseCertificates(const std::string& text) {
       return parsed;
     }
     const unsigned char* at = data;
-    Certificate certificate(kind == PEM_STRING_X509_TRUSTED ? d2i_X509_AUX(nullptr, &at, length) : d2i_X509(nullptr, &at, length));
+    Certificate certificate(kind == PEM_STRING_X509_TRUSTED ? d2i_X509_AUX(nullptr, &at, length)
+                                                            : d2i_X509(nullptr, &at, length));
     if (!certificate) {
-      parsed.problem = "is malformed in certificate " + std::to_string(parsed.certificates.size() + 1) + OpensslReason();
+      parsed.problem =
+          "is malformed in certificate " + std::to_string(parsed.certificates.size() + 1) + OpensslReason();
       return parsed;
     }
     parsed.certificates.push_back(std::move(certificate));
@@ -109,21 +111,23 @@ ParsedKey ParseKey(const std::string& text) {
   return {nullptr, "is malformed" + reason};
 }
 
-// Why the pair can't be used; empty when it can. Goes as far as a handshake would: OpenSSL also refuses keys that are too
-// small.
+// Why the pair can't be used; empty when it can. Goes as far as a handshake would: OpenSSL also refuses keys that are
+// too small.
 std::string PairProblem(const std::vector<Certificate>& chain, EVP_PKEY* key) {
   if (X509_check_private_key(chain.front().get(), key) != 1) {
     ERR_clear_error();
     for (std::size_t place = 1; place < chain.size(); ++place) {
       if (X509_check_private_key(chain[place].get(), key) == 1) {
-        return "fits certificate " + std::to_string(place + 1) + " of the chain, but one's own certificate must stand first";
+        return "fits certificate " + std::to_string(place + 1) +
+               " of the chain, but one's own certificate must stand first";
       }
       ERR_clear_error();
     }
     return "does not fit the certificate";
   }
   const SslContext context(SSL_CTX_new(TLS_method()));
-  if (!context || SSL_CTX_use_certificate(context.get(), chain.front().get()) != 1 || SSL_CTX_use_PrivateKey(context.get(), key) != 1) {
+  if (!context || SSL_CTX_use_certificate(context.get(), chain.front().get()) != 1 ||
+      SSL_CTX_use_PrivateKey(context.get(), key) != 1) {
     return "is refused by OpenSSL" + OpensslReason();
   }
   return {};
@@ -131,7 +135,8 @@ std::string PairProblem(const std::vector<Certificate>& chain, EVP_PKEY* key) {
 
 // The file's text, or why it can't be read.
 std::optional<std::string> ReadFile(const std::string& path, std::string& problem) {
-  const std::unique_ptr<std::FILE, Freed<[](std::FILE* file) { std::fclose(file); }>> file(std::fopen(path.c_str(), "re"));
+  const std::unique_ptr<std::FILE, Freed<[](std::FILE* file) { std::fclose(file); }>> file(
+      std::fopen(path.c_str(), "re"));
   std::string text;
   if (file) {
     char part[16384];
@@ -191,7 +196,8 @@ void CheckServerNameOverride(std::string_view field, const Tls& tls, TlsSide sid
 
 }  // namespace
 
-std::optional<TlsMaterial> LoadTls(std::string_view field, const Tls& tls, TlsSide side, std::vector<std::string>& problems) {
+std::optional<TlsMaterial> LoadTls(std::string_view field, const Tls& tls, TlsSide side,
+                                   std::vector<std::string>& problems) {
   const std::size_t before = problems.size();
   const std::string prefix(field);
   const Source roots = TextOf(prefix + ".roots", tls.roots, tls.roots_file, problems);
@@ -232,7 +238,8 @@ std::optional<TlsMaterial> LoadTls(std::string_view field, const Tls& tls, TlsSi
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentialsOf(const TlsMaterial& material) {
-  return grpc::SslCredentials({.pem_root_certs = material.roots, .pem_private_key = material.key, .pem_cert_chain = material.certificate});
+  return grpc::SslCredentials(
+      {.pem_root_certs = material.roots, .pem_private_key = material.key, .pem_cert_chain = material.certificate});
 }
 
 }  // namespace penstock::inline v0::detail

@@ -36,12 +36,13 @@ struct TlsMaterial {
 };
 
 // Nothing when it appended a problem. `field` is the prefix of the fields' names.
-std::optional<TlsMaterial> LoadTls(std::string_view field, const Tls& tls, TlsSide side, std::vector<std::string>& problems);
+std::optional<TlsMaterial> LoadTls(std::string_view field, const Tls& tls, TlsSide side,
+                                   std::vector<std::string>& problems);
 
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentialsOf(const TlsMaterial& material);
 
-// Of settings that LoadTls() took for a server, and what it made of them. To be kept for as long as the server: where files
-// are named, replaced files take effect with the connections that are made after, while this lives.
+// Of settings that LoadTls() took for a server, and what it made of them. To be kept for as long as the server: where
+// files are named, replaced files take effect with the connections that are made after, while this lives.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Tls& tls, TlsMaterial material);
 
 }  // namespace penstock::inline v0::detail

@@ -32,8 +32,8 @@ class ReloadedMaterial {
     }
     next_look_ = now + kLeastBetweenLooks;
     const grpc_ssl_pem_key_cert_pair pair{material_.key.c_str(), material_.certificate.c_str()};
-    // gRPC 1.51 asserts that there are roots, also where no client is asked for a certificate; then nothing is held against
-    // them, and one's own certificate does.
+    // gRPC 1.51 asserts that there are roots, also where no client is asked for a certificate; then nothing is held
+    // against them, and one's own certificate does.
     const std::string& roots = material_.roots.empty() ? material_.certificate : material_.roots;
     *config = grpc_ssl_server_certificate_config_create(roots.c_str(), &pair, 1);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
@@ -42,7 +42,8 @@ class ReloadedMaterial {
  private:
   static constexpr Duration kLeastBetweenLooks = std::chrono::seconds(1);
 
-  // True when there is new material that is good. What is bad is told once, until it changes or the files are good again.
+  // True when there is new material that is good. What is bad is told once, until it changes or the files are good
+  // again.
   bool Reload() {
     std::vector<std::string> problems;
     std::optional<TlsMaterial> loaded = LoadTls("tls", tls_, TlsSide::kServer, problems);
@@ -70,8 +71,8 @@ class ReloadedMaterial {
   bool first_ = true;
 };
 
-// gRPC keeps the callback's argument for as long as its own credentials live, which is longer than anybody says. So it is
-// a number, which names the material while that exists.
+// gRPC keeps the callback's argument for as long as its own credentials live, which is longer than anybody says. So it
+// is a number, which names the material while that exists.
 class Registry {
  public:
   static Registry& Get() {
@@ -119,8 +120,9 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
  public:
   ReloadingCredentials(const Tls& tls, const TlsMaterial& material)
       : number_(Registry::Get().Add(std::make_shared<ReloadedMaterial>(tls, material))),
-        credentials_(grpc_ssl_server_credentials_create_with_options(grpc_ssl_server_credentials_create_options_using_config_fetcher(
-            ClientCertificates(material), &Registry::Fetch, reinterpret_cast<void*>(number_)))) {}
+        credentials_(grpc_ssl_server_credentials_create_with_options(
+            grpc_ssl_server_credentials_create_options_using_config_fetcher(
+                ClientCertificates(material), &Registry::Fetch, reinterpret_cast<void*>(number_)))) {}
 
   ~ReloadingCredentials() override {
     Registry::Get().Remove(number_);
@@ -142,7 +144,8 @@ class ReloadingCredentials final : public grpc::ServerCredentials {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(const Tls& tls, TlsMaterial material) {
-  if (tls.roots_file || tls.certificate_file || tls.key_file) return std::make_shared<ReloadingCredentials>(tls, material);
+  if (tls.roots_file || tls.certificate_file || tls.key_file)
+    return std::make_shared<ReloadingCredentials>(tls, material);
   grpc::SslServerCredentialsOptions options(ClientCertificates(material));
   options.pem_root_certs = std::move(material.roots);
   options.pem_key_cert_pairs.push_back({std::move(material.key), std::move(material.certificate)});

@@ -30,7 +30,8 @@ TEST_CASE("T2: host:port is an address, with a name, an IPv4 or a bracketed IPv6
   };
   const Good table[] = {
       {"ledger:9090", "ledger", 9090, HostKind::kName, "dns:///ledger:9090"},
-      {"ledger.prod.svc.cluster.local:1", "ledger.prod.svc.cluster.local", 1, HostKind::kName, "dns:///ledger.prod.svc.cluster.local:1"},
+      {"ledger.prod.svc.cluster.local:1", "ledger.prod.svc.cluster.local", 1, HostKind::kName,
+       "dns:///ledger.prod.svc.cluster.local:1"},
       {"ledger.example.com.:443", "ledger.example.com.", 443, HostKind::kName, "dns:///ledger.example.com.:443"},
       {"a_b-c.1x:65535", "a_b-c.1x", 65535, HostKind::kName, "dns:///a_b-c.1x:65535"},
       {"10.0.0.1:80", "10.0.0.1", 80, HostKind::kIpv4, "dns:///10.0.0.1:80"},
@@ -159,7 +160,9 @@ TEST_CASE("T1, T2: a refused address is told with its field, its value and what 
   CheckAddress("address", "led\nger", AddressUse::kConnect, problems);
   CheckAddress("listen", std::string(1000, 'x'), AddressUse::kListen, problems);
   REQUIRE(problems.size() == 2);
-  CHECK(problems[0] == R"(address: "led\x0ager" has a control character; expected host:port, such as ledger:9090 or [2001:db8::1]:9090)");
+  CHECK(
+      problems[0] ==
+      R"(address: "led\x0ager" has a control character; expected host:port, such as ledger:9090 or [2001:db8::1]:9090)");
   CHECK(problems[1].size() < 300);
 }
 
@@ -194,7 +197,8 @@ TEST_CASE("T2: a Unix socket's path fits the kernel's bound") {
 
 TEST_CASE("L19: an authority is a host with or without a port") {
   std::vector<std::string> problems;
-  for (const char* good : {"ledger", "ledger:9090", "10.0.0.1", "[::1]", "[::1]:80", "localhost"}) CheckAuthority("authority", good, problems);
+  for (const char* good : {"ledger", "ledger:9090", "10.0.0.1", "[::1]", "[::1]:80", "localhost"})
+    CheckAuthority("authority", good, problems);
   CHECK(problems.empty());
   const char* const bad_ones[] = {"", ":80", "a b", "a\n", "x:y", "::1", "http://x", "a/b", "x:0"};
   for (const char* bad : bad_ones) CheckAuthority("authority", bad, problems);

@@ -22,7 +22,8 @@ TEST_CASE("G1: a metadata key has letters in lower case, digits, dash, underscor
   for (int byte = 0; byte < 256; ++byte) {
     CAPTURE(byte);
     const std::string key = std::string("x") + static_cast<char>(byte);
-    const bool legal = (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9') || byte == '-' || byte == '_' || byte == '.';
+    const bool legal =
+        (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9') || byte == '-' || byte == '_' || byte == '.';
     CHECK(LegalMetadataKey(key) == legal);
     CHECK(MetadataProblem(key, "v").has_value() == !legal);
   }
@@ -43,13 +44,14 @@ TEST_CASE("G1: a metadata value is printable ASCII, of a -bin key any bytes") {
 }
 
 TEST_CASE("G1: what gRPC and HTTP/2 set themselves is refused") {
-  for (const char* key : {"grpc-timeout", "grpc-status", "grpc-encoding", "grpc-", "te", "content-type", "host", "user-agent", "connection",
-                          "transfer-encoding", "content-length", "upgrade"}) {
+  for (const char* key : {"grpc-timeout", "grpc-status", "grpc-encoding", "grpc-", "te", "content-type", "host",
+                          "user-agent", "connection", "transfer-encoding", "content-length", "upgrade"}) {
     CAPTURE(key);
     CHECK_FALSE(LegalMetadataKey(key));
     CHECK(MetadataProblem(key, "v"));
   }
-  for (const char* key : {"authorization", "x-request-id", "traceparent", "baggage", "grpcx", "te2", "cookie"}) CHECK(LegalMetadataKey(key));
+  for (const char* key : {"authorization", "x-request-id", "traceparent", "baggage", "grpcx", "te2", "cookie"})
+    CHECK(LegalMetadataKey(key));
 }
 
 TEST_CASE("G1: an illegal value is not told, since it may be a secret") {
@@ -98,7 +100,10 @@ TEST_CASE("G2, G6: whatever bytes a message has, it fits and only its end is los
   for (int step = 0; step < 3'000; ++step) {
     std::string text(random() % 2000, '\0');
     const unsigned spread = random() % 4;
-    for (char& byte : text) byte = static_cast<char>(spread == 0 ? 0x80 + random() % 128 : spread == 1 ? 'a' + random() % 26 : random() % 256);
+    for (char& byte : text)
+      byte = static_cast<char>(spread == 0   ? 0x80 + random() % 128
+                               : spread == 1 ? 'a' + random() % 26
+                                             : random() % 256);
     const std::string cut = CutStatusText(text);
     REQUIRE(EncodedSize(cut) <= kLongestStatusText);
     if (EncodedSize(text) <= kLongestStatusText) {
@@ -112,13 +117,16 @@ TEST_CASE("G2, G6: whatever bytes a message has, it fits and only its end is los
 
 TEST_CASE("G3: an inbound timeout too large for the clock is no deadline") {
   const gpr_timespec now{1000, 500, GPR_CLOCK_MONOTONIC};
-  const auto in = [&](std::int64_t seconds) { return gpr_timespec{now.tv_sec + seconds, now.tv_nsec, GPR_CLOCK_MONOTONIC}; };
+  const auto in = [&](std::int64_t seconds) {
+    return gpr_timespec{now.tv_sec + seconds, now.tv_nsec, GPR_CLOCK_MONOTONIC};
+  };
   CHECK(RemainingOf(in(10), now) == 10s);
   CHECK(RemainingOf(in(0), now) == 0s);
   CHECK(RemainingOf(in(-3), now) == -3s);
   CHECK(RemainingOf({1000, 499, GPR_CLOCK_MONOTONIC}, now) == -1ns);
   // As gRPC tells grpc-timeout values of 2100000H, 2562048H, 5124095H, 5124096H, 99999999M and 99999999H.
-  for (const std::int64_t seconds : {7'560'000'000, 9'223'372'800, 18'446'742'000, 18'446'745'600, 5'999'999'940, 359'999'996'400}) {
+  for (const std::int64_t seconds :
+       {7'560'000'000, 9'223'372'800, 18'446'742'000, 18'446'745'600, 5'999'999'940, 359'999'996'400}) {
     CAPTURE(seconds);
     CHECK_FALSE(RemainingOf(in(seconds), now));
     CHECK_FALSE(InboundDeadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), {seconds, 0, GPR_TIMESPAN}), TimePoint(1h)));
@@ -141,19 +149,23 @@ TEST_CASE("G3: a deadline that has passed stays one, however long ago") {
 
 TEST_CASE("G3: a deadline is told on the asking clock") {
   const TimePoint now(50h);
-  const auto deadline = InboundDeadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(100, GPR_TIMESPAN)), now);
+  const auto deadline =
+      InboundDeadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(100, GPR_TIMESPAN)), now);
   REQUIRE(deadline);
   CHECK(*deadline > now + 95s);
   CHECK(*deadline < now + 100s + 1ms);
   // One on the wall clock too.
-  const auto wall = InboundDeadline(gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_seconds(100, GPR_TIMESPAN)), now);
+  const auto wall =
+      InboundDeadline(gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), gpr_time_from_seconds(100, GPR_TIMESPAN)), now);
   REQUIRE(wall);
   CHECK(*wall > now + 95s);
   CHECK(*wall <= now + 101s);
 }
 
 TEST_CASE("L3, G3: an outbound timeout is never before the start and never wraps") {
-  const auto left = [](Duration remaining) { return RemainingOf(OutboundTimeout(remaining), gpr_now(GPR_CLOCK_MONOTONIC)); };
+  const auto left = [](Duration remaining) {
+    return RemainingOf(OutboundTimeout(remaining), gpr_now(GPR_CLOCK_MONOTONIC));
+  };
   CHECK(left(10s).value() > 9s);
   CHECK(left(10s).value() < 10s + 1ms);  // gRPC's two readings are rounded apart.
   CHECK(left(-1h).value() > -1s);
@@ -179,7 +191,8 @@ TEST_CASE("C4, G4: a pushback is a whole number of milliseconds from 0 up; anyth
   CHECK(ParsePushback("18446744073709551616") == after(Duration::max()));
   CHECK(ParsePushback("99999999999999999999") == after(Duration::max()));
   CHECK(ParsePushback(std::string(1000, '9')) == after(Duration::max()));
-  for (const char* bad : {"-1", "-0", "", "abc", "1.5", "0x10", "+5", " 5", "5 ", "5ms", "1e3", "1,2", "-9223372036854775808", "\xd9\xa3"}) {
+  for (const char* bad : {"-1", "-0", "", "abc", "1.5", "0x10", "+5", " 5", "5 ", "5ms", "1e3", "1,2",
+                          "-9223372036854775808", "\xd9\xa3"}) {
     CAPTURE(bad);
     CHECK(ParsePushback(bad) == stop);
   }

@@ -33,7 +33,8 @@ std::string TextOf(BIO* bio) {
 
 // A key and a certificate for it, signed by `issuer` (by itself where there is none).
 struct Pair {
-  explicit Pair(const char* name, const Pair* issuer = nullptr, EVP_PKEY* with = nullptr) : key_held(with ? with : EVP_EC_gen("P-256")) {
+  explicit Pair(const char* name, const Pair* issuer = nullptr, EVP_PKEY* with = nullptr)
+      : key_held(with ? with : EVP_EC_gen("P-256")) {
     static long serial = 1;
     x509 = X509_new();
     X509_set_version(x509, 2);
@@ -72,11 +73,14 @@ struct Pair {
   std::string EncryptedKey() const {
     BIO* bio = BIO_new(BIO_s_mem());
     char passphrase[] = "secret";
-    PEM_write_bio_PrivateKey(bio, key_held, EVP_aes_256_cbc(), nullptr, 0, [](char* buffer, int, int, void* word) {
-      const std::string_view text(static_cast<const char*>(word));
-      text.copy(buffer, text.size());
-      return static_cast<int>(text.size());
-    }, passphrase);
+    PEM_write_bio_PrivateKey(
+        bio, key_held, EVP_aes_256_cbc(), nullptr, 0,
+        [](char* buffer, int, int, void* word) {
+          const std::string_view text(static_cast<const char*>(word));
+          text.copy(buffer, text.size());
+          return static_cast<int>(text.size());
+        },
+        passphrase);
     return TextOf(bio);
   }
 
@@ -133,9 +137,16 @@ TEST_CASE("T3: good certificates are taken, as text and as files") {
   const Folder folder;
   CHECK(ProblemsOf({}, TlsSide::kClient).empty());
   CHECK(ProblemsOf({.roots = made.authority.certificate}, TlsSide::kClient).empty());
-  CHECK(ProblemsOf({.roots = made.authority.certificate + "\n# a comment\n" + made.other_authority.certificate}, TlsSide::kClient).empty());
-  CHECK(ProblemsOf({.roots = made.authority.certificate, .certificate = made.client.certificate, .key = made.client.key}, TlsSide::kClient).empty());
-  CHECK(ProblemsOf({.certificate = made.server.certificate + made.authority.certificate, .key = made.server.key}, TlsSide::kServer).empty());
+  CHECK(ProblemsOf({.roots = made.authority.certificate + "\n# a comment\n" + made.other_authority.certificate},
+                   TlsSide::kClient)
+            .empty());
+  CHECK(
+      ProblemsOf({.roots = made.authority.certificate, .certificate = made.client.certificate, .key = made.client.key},
+                 TlsSide::kClient)
+          .empty());
+  CHECK(ProblemsOf({.certificate = made.server.certificate + made.authority.certificate, .key = made.server.key},
+                   TlsSide::kServer)
+            .empty());
   std::vector<std::string> problems;
   const auto material = LoadTls("tls",
                                 {.roots_file = folder.Write("ca", made.authority.certificate),
@@ -157,16 +168,19 @@ TEST_CASE("T3: malformed PEM is refused with its field and its reason") {
   CHECK(roots(made.server.key) == "tls.roots: holds a private key where only certificates belong");
   CHECK(roots(good + made.server.key) == "tls.roots: holds a private key where only certificates belong");
   CHECK(roots("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n").starts_with("tls.roots: is malformed"));
-  CHECK(roots("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").starts_with("tls.roots: is malformed in certificate 1"));
+  CHECK(roots("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+            .starts_with("tls.roots: is malformed in certificate 1"));
   CHECK(roots("-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n").starts_with("tls.roots: is malformed"));
-  CHECK(roots("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n") == "tls.roots: holds a block that is no certificate");
+  CHECK(roots("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n") ==
+        "tls.roots: holds a block that is no certificate");
   // Truncated anywhere, alone and after a good one.
   for (std::size_t length = 28; length < good.size() - 26; length += 7) {
     CAPTURE(length);
     CHECK(roots(good.substr(0, length)).starts_with("tls.roots: is malformed"));
     CHECK(roots(good + good.substr(0, length)).starts_with("tls.roots: is malformed"));
   }
-  // One character of the middle changed: whatever OpenSSL makes of it, it is not taken for another certificate silently.
+  // One character of the middle changed: whatever OpenSSL makes of it, it is not taken for another certificate
+  // silently.
   std::string flipped = good;
   flipped[40] = flipped[40] == 'A' ? 'B' : 'A';
   const auto problems = ProblemsOf({.roots = flipped}, TlsSide::kClient);
@@ -181,7 +195,8 @@ TEST_CASE("T3: a key that does not fit its certificate, or is no plain key, is r
   CHECK(pair(made.server.certificate, made.client.key) == "tls.key: does not fit the certificate");
   CHECK(pair(made.authority.certificate + made.server.certificate, made.server.key) ==
         "tls.key: fits certificate 2 of the chain, but one's own certificate must stand first");
-  CHECK(pair(made.server.certificate, made.server.EncryptedKey()) == "tls.key: is encrypted; expected a key without a passphrase");
+  CHECK(pair(made.server.certificate, made.server.EncryptedKey()) ==
+        "tls.key: is encrypted; expected a key without a passphrase");
   CHECK(pair(made.server.certificate, "garbage") == "tls.key: holds no PEM private key");
   CHECK(pair(made.server.certificate, made.server.certificate) == "tls.key: holds no PEM private key");
   CHECK(pair(made.server.certificate, made.server.key.substr(0, 90)).starts_with("tls.key: is malformed"));
@@ -193,14 +208,17 @@ TEST_CASE("T3: a key that does not fit its certificate, or is no plain key, is r
 
 TEST_CASE("T3: a certificate and its key come together, and a server needs them") {
   const Certificates& made = Made();
-  CHECK(ProblemOf({.certificate = made.client.certificate}, TlsSide::kClient) == "tls.key: is missing; a certificate needs its key");
-  CHECK(ProblemOf({.key = made.client.key}, TlsSide::kClient) == "tls.certificate: is missing; a key needs its certificate");
+  CHECK(ProblemOf({.certificate = made.client.certificate}, TlsSide::kClient) ==
+        "tls.key: is missing; a certificate needs its key");
+  CHECK(ProblemOf({.key = made.client.key}, TlsSide::kClient) ==
+        "tls.certificate: is missing; a key needs its certificate");
   CHECK(ProblemOf({}, TlsSide::kServer).starts_with("tls.certificate: is missing; a server needs"));
   CHECK(ProblemOf({.roots = made.authority.certificate, .roots_file = "/x"}, TlsSide::kClient) ==
         "tls.roots: is given as text and as a file; expected one of the two");
-  CHECK(ProblemOf({.server_name_override = "a b"}, TlsSide::kClient).starts_with("tls.server_name_override: \"a b\" has white space"));
-  CHECK(ProblemOf({.certificate = made.server.certificate, .key = made.server.key, .server_name_override = "x"}, TlsSide::kServer) ==
-        "tls.server_name_override: is for clients only");
+  CHECK(ProblemOf({.server_name_override = "a b"}, TlsSide::kClient)
+            .starts_with("tls.server_name_override: \"a b\" has white space"));
+  CHECK(ProblemOf({.certificate = made.server.certificate, .key = made.server.key, .server_name_override = "x"},
+                  TlsSide::kServer) == "tls.server_name_override: is for clients only");
 }
 
 TEST_CASE("T3, V11: a file that cannot be read or is empty is refused with its name") {
@@ -208,10 +226,13 @@ TEST_CASE("T3, V11: a file that cannot be read or is empty is refused with its n
   const Folder folder;
   CHECK(ProblemOf({.roots_file = folder.path + "/none"}, TlsSide::kClient) ==
         "tls.roots_file " + folder.path + "/none: cannot be read (No such file or directory)");
-  CHECK(ProblemOf({.roots_file = folder.path}, TlsSide::kClient) == "tls.roots_file " + folder.path + ": cannot be read (Is a directory)");
-  CHECK(ProblemOf({.roots_file = ""}, TlsSide::kClient) == "tls.roots_file \"\": cannot be read (No such file or directory)");
+  CHECK(ProblemOf({.roots_file = folder.path}, TlsSide::kClient) ==
+        "tls.roots_file " + folder.path + ": cannot be read (Is a directory)");
+  CHECK(ProblemOf({.roots_file = ""}, TlsSide::kClient) ==
+        "tls.roots_file \"\": cannot be read (No such file or directory)");
   const std::string empty = folder.Write("empty", "");
-  CHECK(ProblemOf({.roots_file = empty}, TlsSide::kClient) == "tls.roots_file " + empty + ": is empty; expected PEM text");
+  CHECK(ProblemOf({.roots_file = empty}, TlsSide::kClient) ==
+        "tls.roots_file " + empty + ": is empty; expected PEM text");
   const std::string large = folder.Write("large", std::string((std::size_t{4} << 20) + 1, 'x'));
   CHECK(ProblemOf({.roots_file = large}, TlsSide::kClient) == "tls.roots_file " + large + ": is larger than 4 MiB");
   const std::string key = folder.Write("key", made.client.key);
@@ -256,7 +277,8 @@ struct TestServer {
     grpc::ChannelArguments arguments;
     arguments.SetSslTargetNameOverride(name);
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    const auto channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), ClientCredentialsOf(*material), arguments);
+    const auto channel =
+        grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), ClientCredentialsOf(*material), arguments);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 10s);
     grpc::ByteBuffer request, response;
@@ -276,7 +298,9 @@ struct TestServer {
 };
 
 // The generic service sends no message, which a unary call hears as UNIMPLEMENTED or INTERNAL: the handshake was good.
-bool Reached(grpc::StatusCode code) { return code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::DEADLINE_EXCEEDED; }
+bool Reached(grpc::StatusCode code) {
+  return code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::DEADLINE_EXCEEDED;
+}
 
 }  // namespace
 
@@ -287,18 +311,22 @@ TEST_CASE("T3: the credentials work: the host is verified, and with a server's r
   CHECK_FALSE(Reached(plain.Call({.roots = made.authority.certificate}, "other.test")));
   CHECK_FALSE(Reached(plain.Call({.roots = made.other_authority.certificate})));
 
-  const TestServer mutual({.roots = made.authority.certificate, .certificate = made.server.certificate, .key = made.server.key});
-  CHECK(Reached(mutual.Call({.roots = made.authority.certificate, .certificate = made.client.certificate, .key = made.client.key})));
+  const TestServer mutual(
+      {.roots = made.authority.certificate, .certificate = made.server.certificate, .key = made.server.key});
+  CHECK(Reached(mutual.Call(
+      {.roots = made.authority.certificate, .certificate = made.client.certificate, .key = made.client.key})));
   CHECK_FALSE(Reached(mutual.Call({.roots = made.authority.certificate})));
   const Pair stranger("stranger", &made.other_authority);
-  CHECK_FALSE(Reached(mutual.Call({.roots = made.authority.certificate, .certificate = stranger.certificate, .key = stranger.key})));
+  CHECK_FALSE(Reached(
+      mutual.Call({.roots = made.authority.certificate, .certificate = stranger.certificate, .key = stranger.key})));
 }
 
 TEST_CASE("T3: a server's replaced files take effect, and bad ones leave the last good material in force") {
   const Certificates& made = Made();
   const Folder folder;
   const Pair renewed("ledger.test", &made.other_authority);
-  const Tls tls{.certificate_file = folder.Write("certificate", made.server.certificate), .key_file = folder.Write("key", made.server.key)};
+  const Tls tls{.certificate_file = folder.Write("certificate", made.server.certificate),
+                .key_file = folder.Write("key", made.server.key)};
   const TestServer server(tls);
   const Tls old_roots{.roots = made.authority.certificate};
   const Tls new_roots{.roots = made.other_authority.certificate};
@@ -314,7 +342,8 @@ TEST_CASE("T3: a server's replaced files take effect, and bad ones leave the las
   CHECK(Reached(server.Call(old_roots)));
   folder.Write("key", renewed.key);
   const auto limit = std::chrono::steady_clock::now() + 30s;
-  while (!Reached(server.Call(new_roots)) && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(50ms);
+  while (!Reached(server.Call(new_roots)) && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(50ms);
   CHECK(Reached(server.Call(new_roots)));
   CHECK_FALSE(Reached(server.Call(old_roots)));
 }

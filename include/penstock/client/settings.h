@@ -59,18 +59,21 @@ struct MethodSettings {
   std::optional<bool> wait_for_ready = std::nullopt;
 };
 
-// How connections are made and kept.
+// How connections are made and kept; docs/connections.md says more.
 struct ConnectionSettings {
   Balancing balancing = Balancing::kPickFirst;
-  // The first wait after a failed connect, also how long a connect may take at least (gRPC has one number for the two);
-  // waits grow from it to the highest.
-  Duration reconnect_first = std::chrono::milliseconds(500);
+  // After a failed connect gRPC waits about this long (each wait is varied by a fifth) before the next, 1.6 times
+  // longer each time, up to the highest. 1 ms up; the highest at least the first.
+  Duration reconnect_first = std::chrono::milliseconds(100);
   Duration reconnect_highest = std::chrono::seconds(1);
-  // The least time between two resolutions of the name.
+  // How long a connect may take, TLS included, before it counts as failed: three round trips to the far side of the
+  // world and a lost packet fit. 1 ms up.
+  Duration connect_timeout = std::chrono::seconds(3);
+  // The least time between two resolutions of the name, which happen as connections fail. 1 ms up.
   Duration resolve_interval = std::chrono::seconds(1);
   // HTTP/2 pings on a quiet connection; 0: none. At least 10 s, which penstock's server permits.
   Duration keepalive_interval{};
-  // How long a ping may stay unanswered before the connection counts as dead.
+  // How long a ping may stay unanswered before the connection counts as dead. 1 ms up.
   Duration keepalive_timeout = std::chrono::seconds(20);
   // Pings also while no call is open.
   bool keepalive_without_calls = false;
@@ -78,6 +81,8 @@ struct ConnectionSettings {
   bool use_proxy = false;
   // How many channels, each with a connection of its own, calls go over in turn; 1 to 64.
   std::uint32_t channels = 1;
+  // The DNS server that is asked for the address's name, as IP address and port; empty: the system's.
+  std::string name_server{};
 };
 
 // One client is one dependency.
@@ -113,15 +118,16 @@ struct ClientSettings {
   std::vector<MethodSettings> methods{};
 
   ConnectionSettings connection{};
-  // :authority, where the address's own will not do; with TLS the server name override is the place.
+  // :authority, and with TLS the host that the certificate must name. Empty: the address. Required with `addresses` and
+  // `unix_socket`, which name no host, unless `tls` has a server name override, which goes before it.
   std::string authority{};
   // In bytes; 0: gRPC's default (sending unlimited, receiving 4 MiB).
   std::size_t max_send_bytes = 0;
   std::size_t max_receive_bytes = 0;
   // How requests are compressed; answers are understood compressed or not.
   grpc_compression_algorithm compression = GRPC_COMPRESS_NONE;
-  // Applied last, so that they win over penstock's own. Deadlines and retries of gRPC's are penstock's business: the arguments
-  // grpc.enable_deadline_checking and grpc.enable_retries are refused.
+  // Applied last, so that they win over penstock's own. Deadlines and retries of gRPC's are penstock's business: the
+  // arguments grpc.enable_deadline_checking and grpc.enable_retries are refused.
   std::function<void(grpc::ChannelArguments&)> channel_arguments{};
   // Your own interceptors, once an attempt. Makes them anew for each channel.
   std::function<std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>()> interceptors{};

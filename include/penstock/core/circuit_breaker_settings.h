@@ -105,18 +105,18 @@ struct CircuitBreakerSettings {
   // Replaces the rules for the closed state: called when a failure is recorded, true opens the breaker. A pure function
   // of the counts: it may be called again for one failure, and from several threads at once; it must not block. Always
   // false turns the breaker off. If it throws the breaker stays closed and the failure is recorded.
-  std::function<bool(const Counts&)> trip;
+  std::function<bool(const Counts&)> trip{};
 
   // Replaces the rules for the half-open state: called when a probe is settled with success or failure, or noticed to have
   // timed out. As pure as `trip`. If it throws the breaker stays half-open and the result is recorded.
-  std::function<ProbeDecision(const Counts&)> probe;
+  std::function<ProbeDecision(const Counts&)> probe{};
 
   // Told of every change of state, once each and in order, on the thread of a call that made one, outside any critical
   // section: it may call the breaker. Calls are never kept waiting by it, except the one that it runs on.
-  std::function<void(const CircuitTransition&)> observer;
+  std::function<void(const CircuitTransition&)> observer{};
 
   // Told what `trip`, `probe` or `observer` threw. Called from any thread, several at once; what it throws is dropped.
-  std::function<void(std::exception_ptr)> error_observer;
+  std::function<void(std::exception_ptr)> error_observer{};
 
   // Null: SteadyClock(). Must outlive the breaker.
   const Clock* clock = nullptr;

@@ -3,8 +3,8 @@
 // The certificates of a client or a server.
 //
 // Each is given as PEM text or as the path of a file with it, and is read, parsed and matched when the client or the
-// server is created: a truncated file or a key of another certificate is an error there, not a handshake that fails at the
-// first call.
+// server is created: a truncated file or a key of another certificate is an error there, not a handshake that fails at
+// the first call.
 //
 //     penstock::Tls client{.roots_file = "/etc/ledger/ca.pem"};
 //     penstock::Tls mutual{.roots = ca, .certificate = certificate, .key = key};
@@ -21,8 +21,9 @@
 namespace penstock::inline v0 {
 
 struct Tls {
-  // The certificates that the peer's must lead to. Client: unset trusts gRPC's default roots (docs/connections.md says which
-  // those are). Server: set, every client must show a certificate that leads here (mTLS); unset, none is asked for one.
+  // The certificates that the peer's must lead to. Client: unset trusts gRPC's default roots (docs/connections.md says
+  // which those are). Server: set, every client must show a certificate that leads here (mTLS); unset, none is asked
+  // for one.
   std::optional<std::string> roots{};
   // One's own certificate first, then the intermediate ones in order. Client: for mTLS. Server: required.
   std::optional<std::string> certificate{};
