@@ -25,9 +25,9 @@
 #include <memory>
 #include <string_view>
 
-namespace penstock::inline v0 {
+#include "penstock/runtime/method_kind.h"
 
-enum class MethodKind : unsigned char { kUnary, kServerStream, kClientStream, kBidi };
+namespace penstock::inline v0 {
 
 namespace detail {
 

@@ -28,6 +28,7 @@
 
 #include "penstock/core/clock.h"
 #include "penstock/runtime/call_scope.h"
+#include "penstock/runtime/method_kind.h"
 
 namespace penstock::inline v0 {
 
@@ -43,8 +44,6 @@ grpc::Status StatusOfException(ServerCall* call, const char* where) noexcept;
 grpc::Status Conclude(ServerCall* call, grpc::Status status) noexcept;
 grpc::Status Overloaded(grpc::CallbackServerContext* context, const char* why) noexcept;
 }  // namespace detail
-
-enum class MethodKind { kUnary, kClientStream, kServerStream, kBidiStream };
 
 // Who calls, as the authenticator found out.
 struct Identity {

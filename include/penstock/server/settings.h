@@ -39,10 +39,10 @@ struct AccessLogEntry {
 
 struct ServerSettings {
   // host:port. An empty host is every interface; port 0 is any free port, told by Server::port().
-  std::string address;
+  std::string address{};
 
   // Required, unless plain text is asked for by name.
-  std::optional<Tls> tls;
+  std::optional<Tls> tls{};
   bool plaintext = false;
 
   // Serving on with readiness NOT_SERVING, until new connections reach another pod. 0 and up.
@@ -55,8 +55,8 @@ struct ServerSettings {
 
   // After this age (gRPC varies it by 10% each way) a connection gets GOAWAY; after the grace, what is left on it ends with
   // UNAVAILABLE. Unset is endless; 1 ms and up.
-  std::optional<Duration> max_connection_age;
-  std::optional<Duration> max_connection_age_grace;
+  std::optional<Duration> max_connection_age{};
+  std::optional<Duration> max_connection_age_grace{};
 
   // A connection that has not shaken hands by then is closed. Positive.
   Duration handshake_timeout = std::chrono::seconds(20);
@@ -66,35 +66,35 @@ struct ServerSettings {
   // The longest message that is taken, 1 byte to 2 GiB - 1.
   std::size_t max_receive_bytes = 4 * 1024 * 1024;
   // Calls at once on one connection; a client waits with more. 1 and up; unset is endless.
-  std::optional<std::uint32_t> max_streams_per_connection;
+  std::optional<std::uint32_t> max_streams_per_connection{};
   // Load shedding: more unary calls (streams) at once than this are refused with RESOURCE_EXHAUSTED and told to come back
   // after `pushback`. Health checks are neither counted nor refused. 1 and up; unset is endless.
-  std::optional<std::uint32_t> max_unary_calls;
-  std::optional<std::uint32_t> max_streams;
+  std::optional<std::uint32_t> max_unary_calls{};
+  std::optional<std::uint32_t> max_streams{};
   // 0 to 1 hour.
   Duration pushback = std::chrono::milliseconds(200);
 
   // SERVING once all of these are ready, for the whole server and for one service (by full name) in addition.
-  std::vector<std::shared_ptr<ReadinessMonitor>> readiness;
-  std::map<std::string, std::vector<std::shared_ptr<ReadinessMonitor>>> service_readiness;
+  std::vector<std::shared_ptr<ReadinessMonitor>> readiness{};
+  std::map<std::string, std::vector<std::shared_ptr<ReadinessMonitor>>> service_readiness{};
   // Serves the health service on a port of its own too, in plain text, as kubelet's probes want it; host:port.
-  std::optional<std::string> health_address;
+  std::optional<std::string> health_address{};
 
   // Around every handler, outside in (V7).
-  std::vector<std::shared_ptr<ServerObserver>> observers;
-  std::function<void(const AccessLogEntry&)> access_log;
-  std::shared_ptr<Authenticator> authenticator;
+  std::vector<std::shared_ptr<ServerObserver>> observers{};
+  std::function<void(const AccessLogEntry&)> access_log{};
+  std::shared_ptr<Authenticator> authenticator{};
   // The program's own: the first status that is not OK ends the call. They must not block; what they throw is INTERNAL.
-  std::vector<std::function<grpc::Status(ServerCall&)>> filters;
+  std::vector<std::function<grpc::Status(ServerCall&)>> filters{};
 
   // Sends what() of a handler's exception to the client. It may hold secrets.
   bool exception_text_to_clients = false;
 
   // For what else gRPC can be told (grpc/impl/codegen/grpc_types.h), by name; set last.
-  std::map<std::string, int> channel_arguments;
+  std::map<std::string, int> channel_arguments{};
 
   // Null: the real time. Drain, grace and readiness checks run by it; the handshake window does not.
-  std::shared_ptr<TimeSource> time;
+  std::shared_ptr<TimeSource> time{};
 };
 
 // Appends a line for each field that cannot be; reads certificate files.
