@@ -104,7 +104,7 @@ grpc::Status Conclude(ServerCall* call, grpc::Status status) noexcept {
   if (EncodedSize(status.error_message()) > kLongestStatusText) {
     status = grpc::Status(status.error_code(), CutStatusText(status.error_message()), status.error_details());
   }
-  if (call != nullptr) call->finished_with_.store(status.error_code(), std::memory_order_relaxed);
+  if (call != nullptr) call->core_.Answered(*call, status.error_code());
   return status;
 }
 

@@ -44,6 +44,14 @@ std::uint64_t MethodState::InFlight() const noexcept {
   return started - ended;
 }
 
+std::uint64_t MethodState::Unanswered() const noexcept {
+  std::uint64_t answered = 0;  // first, as above
+  for (const Share& share : shares) answered += share.answered.load(std::memory_order_acquire);
+  std::uint64_t started = 0;
+  for (const Share& share : shares) started += share.started.load(std::memory_order_acquire);
+  return started - answered;
+}
+
 // Makes the contexts of calls, and hears of a call's end as gRPC gives its context back: after OnDone, without a hop to
 // another thread.
 class ServerCore::Calls final : public grpc::ContextAllocator {
@@ -110,6 +118,11 @@ void ServerCore::Arrived(ServerCall& call, const grpc::experimental::ServerRpcIn
       Log(LogSeverity::kError, "an observer threw at the start of {}; the call goes on without it", call.method());
     }
   }
+}
+
+void ServerCore::Answered(ServerCall& call, grpc::StatusCode code) noexcept {
+  if (call.finished_with_.exchange(code, std::memory_order_relaxed) >= 0) return;
+  if (call.method_ != nullptr) MethodState::Mine(*call.method_).answered.fetch_add(1, std::memory_order_release);
 }
 
 void ServerCore::NoteRefusal(ServerCall& call, Refusal refusal) noexcept {
@@ -206,6 +219,7 @@ void ServerCore::Ended(ServerCall& call) noexcept {
     }
     call.observations_.clear();
   }
+  if (finished_with < 0) MethodState::Mine(*call.method_).answered.fetch_add(1, std::memory_order_release);
   // Last: once the counts say that nothing is in flight, nothing of the program's runs for it. Release: see InFlight().
   MethodState::Mine(*call.method_).ended[static_cast<std::size_t>(end.code)].fetch_add(1, std::memory_order_release);
 }
@@ -219,11 +233,11 @@ std::shared_ptr<CallScope> ServerCore::MakeScope(const ServerCall& call) const {
   return CallScope::Create(call.deadline(), std::move(relayed));
 }
 
-std::uint64_t ServerCore::InFlight() const noexcept {
+std::uint64_t ServerCore::Sum(CountOf count) const noexcept {
   std::lock_guard lock(methods_mutex_);
-  std::uint64_t in_flight = 0;
-  for (const auto& [path, method] : methods_) in_flight += method->InFlight();
-  return in_flight;
+  std::uint64_t sum = 0;
+  for (const auto& [path, method] : methods_) sum += ((*method).*count)();
+  return sum;
 }
 
 std::uint64_t ServerCore::Started() const noexcept {
@@ -236,12 +250,12 @@ std::uint64_t ServerCore::Started() const noexcept {
   return started;
 }
 
-std::string ServerCore::NamesInFlight() const {
+std::string ServerCore::Names(CountOf count) const {
   std::lock_guard lock(methods_mutex_);
   std::string names;
   for (const auto& [path, method] : methods_) {
-    if (const std::uint64_t in_flight = method->InFlight(); in_flight > 0) {
-      names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", path, in_flight);
+    if (const std::uint64_t counted = ((*method).*count)(); counted > 0) {
+      names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", path, counted);
     }
   }
   return names;

@@ -37,6 +37,7 @@ struct MethodState {
 
   struct alignas(64) Share {
     std::atomic<std::uint64_t> started{0};
+    std::atomic<std::uint64_t> answered{0};  // their status was given to gRPC, or they ended without one
     std::array<std::atomic<std::uint64_t>, kCodes> ended{};
   };
 
@@ -45,6 +46,8 @@ struct MethodState {
   static Share& Mine(MethodState& method) noexcept;
   // Never less than what is in flight.
   std::uint64_t InFlight() const noexcept;
+  // Never less than what has no status yet. What has one and is in flight still waits for its client to read it.
+  std::uint64_t Unanswered() const noexcept;
 
   const std::string path;
   const MethodKind kind;
@@ -69,6 +72,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   void Ended(ServerCall& call) noexcept;
   // The gates.
   std::optional<grpc::Status> Admit(ServerCall& call) noexcept;
+  // A status was given to it.
+  void Answered(ServerCall& call, grpc::StatusCode code) noexcept;
   void NoteRefusal(ServerCall& call, Refusal refusal) noexcept;
   grpc::Status ExceptionStatus(ServerCall& call, const char* where, const char* text) noexcept;
   std::shared_ptr<CallScope> MakeScope(const ServerCall& call) const;
@@ -97,9 +102,11 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::optional<Error> Listen(const std::vector<AnyService*>& services);
   std::optional<Error> ListenForHealth();
   MethodState& MethodOf(const char* path, MethodKind kind) noexcept;
-  std::uint64_t InFlight() const noexcept;
+  using CountOf = std::uint64_t (MethodState::*)() const noexcept;
+  // Over all methods; and which they are.
+  std::uint64_t Sum(CountOf count) const noexcept;
+  std::string Names(CountOf count) const;
   std::uint64_t Started() const noexcept;
-  std::string NamesInFlight() const;
 
   // The shutdown's thread, from creation to the end.
   void Drive() noexcept;

@@ -123,7 +123,8 @@ void ServerCore::Drive() noexcept {
       const TimePoint now = RealNow();
       NoteArrivals(now);
       const bool counted = plan_.state() == ShutdownPlan::State::kEmptying || plan_.state() == ShutdownPlan::State::kLingering;
-      Act(plan_.Tick({now, counted ? ServerConnections(channelz_id_) : std::nullopt, InFlight()}));
+      Act(plan_.Tick({now, counted ? ServerConnections(channelz_id_) : std::nullopt, Sum(&MethodState::InFlight),
+                      Sum(&MethodState::Unanswered)}));
     }
     state_.store(StateOf(plan_.state()), std::memory_order_release);
     if (plan_.state() != ShutdownPlan::State::kStopped) continue;
@@ -171,7 +172,7 @@ void ServerCore::Act(const ShutdownActions& actions) {
   if (actions.stop) TakeDown();
   if (actions.abandon) {
     Log(LogSeverity::kError, "shutdown: gave up on handlers that never finished: {}. Exit now; they may still run.",
-        NamesInFlight());
+        Names(&MethodState::InFlight));
   }
 }
 
@@ -200,7 +201,7 @@ void ServerCore::StopListening() {
 
 void ServerCore::TakeDown() {
   if (plan_.abandoned()) {
-    Log(LogSeverity::kError, "shutdown: the grace is over; cancelled: {}", NamesInFlight());
+    Log(LogSeverity::kError, "shutdown: the grace is over; cancelled: {}", Names(&MethodState::Unanswered));
   }
   health_->Stop();
   // Shutdown() waits for every reactor, however long that takes: not on this thread.

@@ -61,7 +61,7 @@ ShutdownActions ShutdownPlan::Stop(const ShutdownView& view, bool cancelling) no
   ShutdownActions actions;
   state_ = State::kStopping;
   since_ = view.now;
-  abandoned_ = abandoned_ || (cancelling && view.in_flight > 0);
+  abandoned_ = abandoned_ || (cancelling && view.unanswered > 0);
   actions.stop = true;
   return actions;
 }

@@ -26,6 +26,7 @@ struct ShutdownView {
   TimePoint now;                   // of the real clock
   std::optional<int> connections;  // without those in their handshake; nothing when it cannot be told
   std::uint64_t in_flight = 0;     // calls and streams
+  std::uint64_t unanswered = 0;    // those of them that have no status yet
 };
 
 class ShutdownPlan {

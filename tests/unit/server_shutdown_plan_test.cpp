@@ -10,7 +10,9 @@ using State = ShutdownPlan::State;
 
 const TimePoint kStart{std::chrono::hours(1)};
 
-ShutdownView View(TimePoint now, std::optional<int> connections, std::uint64_t in_flight) { return {now, connections, in_flight}; }
+ShutdownView View(TimePoint now, std::optional<int> connections, std::uint64_t in_flight) {
+  return {now, connections, in_flight, in_flight};
+}
 
 bool Nothing(const ShutdownActions& actions) {
   return !actions.start_drain && !actions.start_grace && !actions.stop_listening && !actions.send_goaways &&
@@ -97,6 +99,13 @@ TEST_CASE("V3: the grace's end ends streams that were not, waits 100 ms for that
   CHECK(Nothing(plan.Tick(View(kStart + 299ms, 1, 4))));
   CHECK(plan.Tick(View(kStart + 300ms, 1, 4)).stop);
   CHECK(plan.abandoned());
+}
+
+TEST_CASE("V2: an answer that its client never read is no failure") {
+  ShutdownPlan plan = Emptying();
+  plan.Expire(kStart + 15s);
+  CHECK(plan.Tick({kStart + 15100ms, 1, 4, 0}).stop);
+  CHECK_FALSE(plan.abandoned());
 }
 
 TEST_CASE("V2: a second signal ends the wait at once, in every state, and nothing in flight is no failure") {
