@@ -2,7 +2,9 @@
 """Compiles each public header alone, twice included, and all of them together: a case each, through ccache where it is
 there.
 
-    check_headers.py --include DIR [--include DIR ...] --scratch DIR HEADER_ROOT -- COMPILER [FLAG ...]
+    check_headers.py --include DIR [--include DIR ...] [--without PART ...] --scratch DIR HEADER_ROOT -- COMPILER [FLAG ...]
+
+--without: leaves out the headers whose path holds PART: those of an optional dependency that is not here.
 """
 import argparse
 import concurrent.futures
@@ -17,12 +19,14 @@ def main():
     compiler = sys.argv[split + 1 :]
     parser = argparse.ArgumentParser()
     parser.add_argument("--include", action="append", default=[])
+    parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--scratch", type=pathlib.Path)
     parser.add_argument("root", type=pathlib.Path)
     arguments = parser.parse_args(sys.argv[1:split])
     arguments.scratch.mkdir(parents=True, exist_ok=True)
 
     headers = sorted(path.relative_to(arguments.root).as_posix() for path in arguments.root.glob("penstock/**/*.h"))
+    headers = [header for header in headers if not any(part in header for part in arguments.without)]
     flags = [flag for directory in [str(arguments.root)] + arguments.include for flag in ("-I", directory)]
 
     together = "all of them together"

@@ -85,6 +85,8 @@ configure() {
   shift
   # Warnings are errors in CI alone, so that a newer compiler's new warning stops nobody who only wants to build.
   local options=("$@" -Dwerror="$([[ ${CI:-} == true ]] && echo true || echo false)")
+  # What is optional must not be missing from CI unnoticed.
+  [[ ${CI:-} != true ]] || options+=(-Dotel=enabled)
   if [[ -f $directory/build.ninja && -f $directory/penstock-options &&
         $(<"$directory/penstock-options") == "${options[*]}" ]]; then
     return

@@ -1,0 +1,52 @@
+#pragma once
+
+// Attributes of a span, a metric or a log record, without an allocation.
+//
+// Keys and text values are views: what they look at outlives the attributes.
+
+#include <opentelemetry/common/attribute_value.h>
+#include <opentelemetry/common/key_value_iterable.h>
+#include <opentelemetry/nostd/function_ref.h>
+#include <opentelemetry/nostd/string_view.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "runtime/client_roster.h"
+
+namespace penstock::inline v0::otel::detail {
+
+inline constexpr char kStatusCodeKey[] = "rpc.response.status_code";
+
+inline opentelemetry::nostd::string_view View(std::string_view text) noexcept { return {text.data(), text.size()}; }
+
+// A handful of attributes without an allocation.
+class Attributes final : public opentelemetry::common::KeyValueIterable {
+ public:
+  void Add(opentelemetry::nostd::string_view key, opentelemetry::common::AttributeValue value) noexcept {
+    pairs_[size_++] = {key, value};
+  }
+  void Add(const penstock::detail::ServerName& server) noexcept {
+    Add("server.address", View(server.address));
+    if (server.port != 0) Add("server.port", static_cast<std::int64_t>(server.port));
+  }
+
+  bool ForEachKeyValue(
+      opentelemetry::nostd::function_ref<bool(opentelemetry::nostd::string_view, opentelemetry::common::AttributeValue)>
+          visit) const noexcept override {
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (!visit(pairs_[i].first, pairs_[i].second)) return false;
+    }
+    return true;
+  }
+  std::size_t size() const noexcept override { return size_; }
+
+ private:
+  std::array<std::pair<opentelemetry::nostd::string_view, opentelemetry::common::AttributeValue>, 10> pairs_{};
+  std::size_t size_ = 0;
+};
+
+}  // namespace penstock::inline v0::otel::detail

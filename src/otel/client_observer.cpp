@@ -1,0 +1,186 @@
+#include "otel/client_observer.h"
+
+#include <opentelemetry/logs/severity.h>
+#include <opentelemetry/trace/span.h>
+#include <opentelemetry/trace/span_context_kv_iterable.h>
+#include <opentelemetry/trace/span_startoptions.h>
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "otel/attributes.h"
+#include "otel/context.h"
+#include "runtime/status_name.h"
+#include "runtime/trace_context.h"
+
+namespace penstock::inline v0::otel::detail {
+
+namespace trace = opentelemetry::trace;
+namespace logs = opentelemetry::logs;
+namespace nostd = opentelemetry::nostd;
+using penstock::detail::ClientRoster;
+using penstock::detail::ServerName;
+
+namespace {
+
+void EndSpan(trace::Span& span, const grpc::Status& status) noexcept {
+  span.SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(status.error_code())));
+  if (!status.ok()) span.SetStatus(trace::StatusCode::kError, status.error_message());
+  span.End();
+}
+
+class Attempt final : public AttemptObservation {
+ public:
+  Attempt(Instruments* instruments, const ServerName& server, std::string_view method,
+          nostd::shared_ptr<trace::Span> span)
+      : instruments_(instruments), server_(server), method_(method), span_(std::move(span)) {}
+
+  ~Attempt() override {
+    // An attempt that its client forgot: the span ends all the same.
+    if (!ended_ && span_) span_->End();
+  }
+
+  void End(const AttemptEnd& end) noexcept override {
+    if (std::exchange(ended_, true)) return;
+    if (instruments_ != nullptr) {
+      instruments_->RecordClientCall(method_, end.status.error_code(), server_,
+                                     std::chrono::steady_clock::now() - began_);
+    }
+    if (span_) EndSpan(*span_, end.status);
+  }
+
+  trace::SpanContext context() const noexcept { return span_ ? span_->GetContext() : trace::SpanContext::GetInvalid(); }
+
+ private:
+  Instruments* const instruments_;  // null: no metrics
+  const ServerName& server_;
+  const std::string_view method_;
+  const nostd::shared_ptr<trace::Span> span_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  bool ended_ = false;
+};
+
+class Observer final : public ClientObserver {
+ public:
+  explicit Observer(Sinks sinks) : sinks_(std::move(sinks)) {}
+
+  ~Observer() override { OnEnded(); }
+
+  void OnCreated(std::shared_ptr<const ClientView> client) noexcept override {
+    server_ = penstock::detail::NameOf(client->address());
+    if (sinks_.instruments) entry_ = sinks_.instruments->roster().Add(std::move(client));
+  }
+
+  void OnEnded() noexcept override {
+    if (entry_) sinks_.instruments->roster().Remove(*entry_);
+    entry_.reset();
+  }
+
+  std::unique_ptr<AttemptObservation> OnAttempt(const AttemptStart& start,
+                                                OutgoingMetadata& metadata) noexcept override {
+    if (!sinks_.tracer && !sinks_.instruments) return nullptr;
+    nostd::shared_ptr<trace::Span> span;
+    if (sinks_.tracer) {
+      span = StartSpan(start.method, SpanContextOf(metadata.pairs()));
+      const trace::SpanContext context = span->GetContext();
+      // A tracer that records nothing has no context to give: the parent's goes on.
+      if (context.IsValid()) {
+        metadata.Set(penstock::detail::kTraceparentKey, TraceparentOf(context));
+        if (std::string state = TracestateOf(context); !state.empty()) {
+          metadata.Set(penstock::detail::kTracestateKey, std::move(state));
+        }
+      }
+    }
+    const std::string_view method =
+        sinks_.instruments ? sinks_.instruments->Named(FullName(start.method)) : std::string_view();
+    return std::make_unique<Attempt>(sinks_.instruments.get(), server_, method, std::move(span));
+  }
+
+  void OnRejected(const AttemptStart& start, const grpc::Status& status) noexcept override {
+    if (sinks_.tracer) EndSpan(*StartSpan(start.method, ParentOf(start.parent)), status);
+  }
+
+  void OnDecision(std::string_view /*method*/, RetryDecision decision) noexcept override {
+    if (entry_) entry_->Count(decision);
+  }
+
+  void OnTransition(const CircuitTransition& transition, const TransitionCause& cause) noexcept override {
+    if (!sinks_.logger) return;
+    std::string body = "circuit breaker ";
+    body += NameOf(transition.to);
+    Attributes attributes;
+    attributes.Add(server_);
+    attributes.Add("penstock.circuit.previous_state", View(NameOf(transition.from)));
+    const Counts& counts = transition.counts;
+    const std::pair<nostd::string_view, std::uint64_t> numbers[] = {
+        {"penstock.circuit.successes", counts.successes},
+        {"penstock.circuit.failures", counts.failures},
+        {"penstock.circuit.consecutive_successes", counts.consecutive_successes},
+        {"penstock.circuit.consecutive_failures", counts.consecutive_failures},
+        {"penstock.circuit.timed_out", counts.timed_out},
+    };
+    for (const auto& [key, number] : numbers) attributes.Add(key, static_cast<std::int64_t>(number));
+    const auto* attempt = dynamic_cast<const Attempt*>(cause.attempt);  // null: none, or made by an observer in between
+    const trace::SpanContext context = attempt != nullptr ? attempt->context() : trace::SpanContext::GetInvalid();
+    Emit(transition.to == CircuitState::kOpen ? logs::Severity::kWarn : logs::Severity::kInfo, body, attributes,
+         context.IsValid() ? context : ParentOf(cause.parent));
+  }
+
+  void OnError(std::string_view message) noexcept override {
+    if (!sinks_.logger) return;
+    Attributes attributes;
+    attributes.Add(server_);
+    Emit(logs::Severity::kError, message, attributes, trace::SpanContext::GetInvalid());
+  }
+
+ private:
+  static std::string_view NameOf(CircuitState state) noexcept {
+    return penstock::detail::kStateNames[static_cast<std::size_t>(state)];
+  }
+
+  static trace::SpanContext ParentOf(const CallScope* scope) {
+    return scope == nullptr ? trace::SpanContext::GetInvalid() : SpanContextOf(scope->relayed());
+  }
+
+  nostd::shared_ptr<trace::Span> StartSpan(std::string_view method, const trace::SpanContext& parent) const noexcept {
+    trace::StartSpanOptions options;
+    options.kind = trace::SpanKind::kClient;
+    options.parent = ParentOrRoot(parent);
+    const nostd::string_view name = View(FullName(method));
+    Attributes attributes;
+    attributes.Add("rpc.system.name", "grpc");
+    attributes.Add("rpc.method", name);
+    attributes.Add(server_);
+    return sinks_.tracer->StartSpan(name, attributes, trace::NullSpanContext(), options);
+  }
+
+  void Emit(logs::Severity severity, std::string_view body, const Attributes& attributes,
+            const trace::SpanContext& context) const noexcept {
+    auto record = sinks_.logger->CreateLogRecord();
+    if (!record) return;
+    // What the SDK takes from the span that is active on this thread is not this record's.
+    record->SetTraceId(context.trace_id());
+    record->SetSpanId(context.span_id());
+    record->SetTraceFlags(context.trace_flags());
+    record->SetSeverity(severity);
+    record->SetTimestamp(std::chrono::system_clock::now());
+    record->SetBody(View(body));
+    attributes.ForEachKeyValue([&](nostd::string_view key, opentelemetry::common::AttributeValue value) {
+      record->SetAttribute(key, value);
+      return true;
+    });
+    sinks_.logger->EmitLogRecord(std::move(record));
+  }
+
+  const Sinks sinks_;
+  ServerName server_;
+  std::shared_ptr<ClientRoster::Entry> entry_;
+};
+
+}  // namespace
+
+std::shared_ptr<ClientObserver> MakeClientObserver(Sinks sinks) { return std::make_shared<Observer>(std::move(sinks)); }
+
+}  // namespace penstock::inline v0::otel::detail

@@ -1,0 +1,68 @@
+#pragma once
+
+// The method names that have been seen, as many as may become label values.
+//
+// A server or a generic client may be asked for any method at all; metrics must not grow a series for each. The first
+// so many names are kept, all others are one.
+//
+// Threads: Find() from any thread, lock-free but for a new name.
+// Ownership: the names live as long as the table.
+// Time: none.
+// Errors: none.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace penstock::inline v0::otel::detail {
+
+class NameTable {
+ public:
+  static constexpr std::size_t kMostNames = 1000;
+  static constexpr std::string_view kOther = "_OTHER";  // OpenTelemetry's word for it
+
+  // The name as the table keeps it, or kOther.
+  std::string_view Find(std::string_view name) {
+    const std::size_t start = std::hash<std::string_view>()(name) % kCells;
+    for (std::size_t i = 0; i < kCells; ++i) {
+      std::atomic<const std::string*>& cell = cells_[(start + i) % kCells];
+      // acquire: pairs with the release in Add(); makes the name's text visible.
+      const std::string* known = cell.load(std::memory_order_acquire);
+      if (known == nullptr) return Add(name, start);
+      if (*known == name) return *known;
+    }
+    return kOther;
+  }
+
+ private:
+  // A quarter full at most, so that a search is short.
+  static constexpr std::size_t kCells = 4096;
+
+  std::string_view Add(std::string_view name, std::size_t start) {
+    std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < kCells; ++i) {
+      std::atomic<const std::string*>& cell = cells_[(start + i) % kCells];
+      // relaxed: written under the mutex.
+      const std::string* known = cell.load(std::memory_order_relaxed);
+      if (known != nullptr && *known != name) continue;
+      if (known == nullptr) {
+        if (names_.size() == kMostNames) return kOther;
+        known = &names_.emplace_back(name);
+        cell.store(known, std::memory_order_release);  // pairs with the acquire in Find()
+      }
+      return *known;
+    }
+    return kOther;
+  }
+
+  std::array<std::atomic<const std::string*>, kCells> cells_{};
+  std::mutex mutex_;
+  std::deque<std::string> names_;  // under mutex_; never moves
+};
+
+}  // namespace penstock::inline v0::otel::detail

@@ -1,0 +1,103 @@
+#include "otel/server_observer.h"
+
+#include <opentelemetry/trace/span_context_kv_iterable.h>
+#include <opentelemetry/trace/span_startoptions.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "otel/attributes.h"
+#include "otel/context.h"
+#include "runtime/relay.h"
+#include "runtime/status_name.h"
+
+namespace penstock::inline v0::otel::detail {
+
+namespace trace = opentelemetry::trace;
+namespace nostd = opentelemetry::nostd;
+
+namespace {
+
+// O2: what a caller asked wrongly is no error of the server's.
+bool IsServersFault(grpc::StatusCode code) noexcept {
+  switch (code) {
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::INTERNAL:
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::DATA_LOSS:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Call final : public ServerCallObservation {
+ public:
+  Call(std::shared_ptr<Instruments> instruments, std::string_view method, nostd::shared_ptr<trace::Span> span)
+      : instruments_(std::move(instruments)), method_(method), span_(std::move(span)) {}
+
+  ~Call() override {
+    if (span_) span_->End();  // ends nothing where OnEnded() has
+  }
+
+  void OnEnded(const ServerCall& /*call*/, const ServerCallEnd& end) noexcept override {
+    if (instruments_) instruments_->RecordServerCall(method_, end.code, std::chrono::steady_clock::now() - began_);
+    if (!span_) return;
+    span_->SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(end.code)));
+    if (IsServersFault(end.code)) span_->SetStatus(trace::StatusCode::kError, "");
+    span_->End();
+    span_ = nostd::shared_ptr<trace::Span>();
+  }
+
+ private:
+  const std::shared_ptr<Instruments> instruments_;  // null: no metrics
+  const std::string_view method_;                   // of the instruments
+  nostd::shared_ptr<trace::Span> span_;             // null: no traces, or ended
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+};
+
+class Observer final : public ServerObserver {
+ public:
+  explicit Observer(Sinks sinks) : sinks_(std::move(sinks)) {}
+
+  std::unique_ptr<ServerCallObservation> OnStarted(ServerCall& call) override {
+    if (!sinks_.tracer && !sinks_.instruments) return nullptr;
+    nostd::shared_ptr<trace::Span> span;
+    if (sinks_.tracer) {
+      span = StartSpan(call);
+      if (std::string traceparent = TraceparentOf(span->GetContext()); !traceparent.empty()) {
+        call.SetTraceParent(std::move(traceparent));
+      }
+    }
+    const std::string_view method =
+        sinks_.instruments ? sinks_.instruments->Named(FullName(call.method())) : std::string_view();
+    return std::make_unique<Call>(sinks_.instruments, method, std::move(span));
+  }
+
+ private:
+  nostd::shared_ptr<trace::Span> StartSpan(const ServerCall& call) const {
+    trace::SpanContext parent = trace::SpanContext::GetInvalid();
+    if (const auto inbound = penstock::detail::ReadTrace(call.client_metadata())) {
+      parent = SpanContextOf(penstock::detail::FormatTraceparent(inbound->parent), inbound->state);
+    }
+    trace::StartSpanOptions options;
+    options.kind = trace::SpanKind::kServer;
+    options.parent = ParentOrRoot(parent);
+    const nostd::string_view name = View(FullName(call.method()));
+    Attributes attributes;
+    attributes.Add("rpc.system.name", "grpc");
+    attributes.Add("rpc.method", name);
+    return sinks_.tracer->StartSpan(name, attributes, trace::NullSpanContext(), options);
+  }
+
+  const Sinks sinks_;
+};
+
+}  // namespace
+
+std::shared_ptr<ServerObserver> MakeServerObserver(Sinks sinks) { return std::make_shared<Observer>(std::move(sinks)); }
+
+}  // namespace penstock::inline v0::otel::detail
