@@ -2,26 +2,22 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
 
-#include "testing/hpack.h"
+#include "testing/frame_reader.h"
 
 namespace penstock::inline v0::testing {
 
 namespace {
 
-constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-constexpr std::size_t kFrameHeader = 9;
-constexpr std::uint8_t kPaddedFlag = 0x8;
-constexpr std::uint8_t kPriorityFlag = 0x20;
 constexpr std::string_view kUnavailable = "14";
 
+// The first four bytes as a number.
 std::uint32_t Big(std::string_view bytes) {
   std::uint32_t value = 0;
-  for (const char c : bytes) value = value << 8 | static_cast<unsigned char>(c);
+  for (const char c : bytes.substr(0, 4)) value = value << 8 | static_cast<unsigned char>(c);
   return value;
 }
 
@@ -55,18 +51,16 @@ std::string Line(const LoggedFrame& frame, TimePoint start) {
 
 struct FrameLog::Connection {
   struct Direction {
-    std::string rest;  // a frame that is not whole yet
-    bool preface = false;
-    std::string block;  // of a HEADERS whose CONTINUATIONs are still to come
-    LoggedFrame headers;
-    detail::HpackDecoder hpack;
+    explicit Direction(bool preface_first) : reader(preface_first) {}
+
+    detail::FrameReader reader;
     std::array<std::uint64_t, 10> counts{};
   };
 
   std::uint16_t target = 0;
   bool open = true;
   bool broken = false;
-  Direction directions[2];  // from the client, from the server
+  Direction directions[2] = {Direction(true), Direction(false)};  // from the client, from the server
 };
 
 struct FrameLog::State {
@@ -77,18 +71,7 @@ struct FrameLog::State {
            (type != FrameType::kData && type != FrameType::kPing && type != FrameType::kWindowUpdate);
   }
 
-  void Keep(LoggedFrame frame) {
-    if (frames.size() >= settings.max_frames) {
-      truncated = true;
-      return;
-    }
-    frames.push_back(std::move(frame));
-  }
-
-  // What OnBytes does with one whole frame. False on what is not HTTP/2.
-  bool OnFrame(std::uint64_t id, bool from_server, Connection& connection, std::string_view header,
-               std::string_view payload);
-  bool OnHeaderBlock(Connection::Direction& direction);
+  void OnFrame(std::uint64_t id, bool from_server, Connection& connection, detail::ReadFrame& read);
 
   const Connection* Find(std::uint64_t id) const {
     const auto found = connections.find(id);
@@ -114,72 +97,34 @@ struct FrameLog::State {
   bool truncated = false;
 };
 
-bool FrameLog::State::OnFrame(std::uint64_t id, bool from_server, Connection& connection, std::string_view header,
-                              std::string_view payload) {
-  Connection::Direction& direction = connection.directions[from_server];
+void FrameLog::State::OnFrame(std::uint64_t id, bool from_server, Connection& connection, detail::ReadFrame& read) {
+  const auto type = static_cast<std::size_t>(read.type);
+  auto& counts = connection.directions[from_server].counts;
+  if (type < counts.size()) ++counts[type];
+  if (!Keeps(read.type)) return;
+
   LoggedFrame frame{.time = SteadyClock().Now(),
                     .connection = id,
                     .from_server = from_server,
-                    .type = static_cast<FrameType>(header[3]),
-                    .flags = static_cast<std::uint8_t>(header[4]),
-                    .stream = Big(header.substr(5, 4)) & 0x7fffffffU,
-                    .length = static_cast<std::uint32_t>(payload.size()),
+                    .type = read.type,
+                    .flags = read.flags,
+                    .stream = read.stream,
+                    .length = static_cast<std::uint32_t>(read.length),
                     .header = {}};
-  const auto type = static_cast<std::size_t>(frame.type);
-  if (type < direction.counts.size()) ++direction.counts[type];
-
-  switch (frame.type) {
-    case FrameType::kHeaders: {
-      std::size_t padding = 0;
-      if ((frame.flags & kPaddedFlag) != 0) {
-        if (payload.empty()) return false;
-        padding = static_cast<unsigned char>(payload.front());
-        payload.remove_prefix(1);
-      }
-      if ((frame.flags & kPriorityFlag) != 0) {
-        if (payload.size() < 5) return false;
-        payload.remove_prefix(5);
-      }
-      if (padding > payload.size()) return false;
-      payload.remove_suffix(padding);
-      direction.block = payload;
-      direction.headers = std::move(frame);
-      return (direction.headers.flags & kEndHeadersFlag) == 0 || OnHeaderBlock(direction);
-    }
-    case FrameType::kContinuation:
-      direction.block += payload;
-      return (frame.flags & kEndHeadersFlag) == 0 || OnHeaderBlock(direction);
-    case FrameType::kGoaway:
-      if (payload.size() < 8) return false;
-      frame.last_stream = Big(payload.substr(0, 4)) & 0x7fffffffU;
-      frame.error = Big(payload.substr(4, 4));
-      break;
-    case FrameType::kRstStream:
-      if (payload.size() != 4) return false;
-      frame.error = Big(payload);
-      break;
-    case FrameType::kData:
-    case FrameType::kPriority:
-    case FrameType::kSettings:
-    case FrameType::kPushPromise:
-    case FrameType::kPing:
-    case FrameType::kWindowUpdate:
-      break;
+  if (read.type == FrameType::kGoaway) {
+    frame.last_stream = Big(read.payload) & 0x7fffffffU;
+    frame.error = Big(read.payload.substr(4));
   }
-  if (Keeps(frame.type)) Keep(std::move(frame));
-  return true;
-}
-
-bool FrameLog::State::OnHeaderBlock(Connection::Direction& direction) {
-  detail::HeaderList headers;
-  if (!direction.hpack.Decode(direction.block, headers)) return false;
-  direction.block.clear();
-  const std::string_view wanted = direction.headers.from_server ? "grpc-status" : ":path";
-  for (auto& [name, value] : headers) {
-    if (name == wanted) direction.headers.header = std::move(value);
+  if (read.type == FrameType::kRstStream) frame.error = Big(read.payload);
+  const std::string_view wanted = from_server ? "grpc-status" : ":path";
+  for (auto& [name, value] : read.headers) {
+    if (name == wanted) frame.header = std::move(value);
   }
-  Keep(std::move(direction.headers));
-  return true;
+  if (frames.size() < settings.max_frames) {
+    frames.push_back(std::move(frame));
+  } else {
+    truncated = true;
+  }
 }
 
 FrameLog::FrameLog(FrameLogSettings settings) : state_(std::make_unique<State>(settings)) {}
@@ -311,31 +256,21 @@ void FrameLog::OnBytes(std::uint64_t id, bool from_server, std::string_view byte
   const auto found = state_->connections.find(id);
   if (found == state_->connections.end() || found->second.broken) return;
   Connection& connection = found->second;
-  Connection::Direction& direction = connection.directions[from_server];
-  direction.rest.append(bytes);
-  std::string_view rest = direction.rest;
-  if (!from_server && !direction.preface) {
-    const std::size_t length = std::min(rest.size(), kPreface.size());
-    if (rest.substr(0, length) != kPreface.substr(0, length)) {
-      connection.broken = true;
-      direction.rest.clear();
-      return;
+  detail::FrameReader& reader = connection.directions[from_server].reader;
+  reader.Feed(bytes);
+  detail::ReadFrame frame;
+  for (;;) {
+    switch (reader.Next(frame)) {
+      case detail::FrameReader::Got::kFrame:
+        state_->OnFrame(id, from_server, connection, frame);
+        break;
+      case detail::FrameReader::Got::kBroken:
+        connection.broken = true;
+        return;
+      case detail::FrameReader::Got::kNothing:
+        return;
     }
-    if (length < kPreface.size()) return;
-    direction.preface = true;
-    rest.remove_prefix(kPreface.size());
   }
-  while (rest.size() >= kFrameHeader) {
-    const std::size_t length = Big(rest.substr(0, 3));
-    if (rest.size() < kFrameHeader + length) break;
-    if (!state_->OnFrame(id, from_server, connection, rest.substr(0, kFrameHeader), rest.substr(kFrameHeader, length))) {
-      connection.broken = true;
-      direction.rest.clear();
-      return;
-    }
-    rest.remove_prefix(kFrameHeader + length);
-  }
-  direction.rest.erase(0, direction.rest.size() - rest.size());
 }
 
 void FrameLog::OnClosed(std::uint64_t connection) {

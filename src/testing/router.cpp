@@ -1,8 +1,6 @@
 #include "penstock/testing/router.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <uv.h>
 
 #include <algorithm>
@@ -13,21 +11,12 @@
 #include <utility>
 
 #include "penstock/testing/frame_log.h"
+#include "testing/listener.h"
 #include "testing/loop.h"
 
 namespace penstock::inline v0::testing {
 
 namespace {
-
-constexpr int kBacklog = 1024;
-
-// Makes the close of the socket a reset.
-void ResetOnClose(uv_tcp_t& socket) {
-  uv_os_fd_t descriptor = -1;
-  if (uv_fileno(reinterpret_cast<const uv_handle_t*>(&socket), &descriptor) != 0) return;
-  const linger at_once{.l_onoff = 1, .l_linger = 0};
-  setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-}
 
 uv_stream_t* Stream(uv_tcp_t& socket) { return reinterpret_cast<uv_stream_t*>(&socket); }
 
@@ -36,34 +25,29 @@ uv_handle_t* AnyHandle(Handle& handle) {
   return reinterpret_cast<uv_handle_t*>(&handle);
 }
 
-sockaddr_in Address(const std::string& host, std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  inet_pton(AF_INET, host.c_str(), &address.sin_addr);
-  return address;
-}
-
 }  // namespace
 
 // Everything below runs on the loop's thread, unless it says otherwise.
 class Router::Impl {
  public:
-  explicit Impl(RouterSettings settings) : settings_(std::move(settings)), loop_(detail::Loop::Shared()) {
+  explicit Impl(RouterSettings settings) : settings_(std::move(settings)), loop_(detail::Loop::Shared()), listener_(*loop_) {
     delay_[kToServer] = delay_[kToClient] = std::max(settings_.delay, Duration::zero());
     targets_ = settings_.targets;
     NoteTargets();
   }
 
   // On the creator's thread; the reason when it fails.
-  std::string Listen();
+  std::string Listen() {
+    return listener_.Listen("router", settings_.host, settings_.port,
+                            [this](uv_stream_t* listener) { OnConnection(listener); });
+  }
   // On the destroyer's thread: returns when every handle is closed.
   void Close();
 
   void Run(const std::function<void()>& task) { loop_->Run(task); }
 
-  std::uint16_t port() const noexcept { return port_; }
-  std::string address() const { return settings_.host + ":" + std::to_string(port_); }
+  std::uint16_t port() const noexcept { return listener_.port(); }
+  std::string address() const { return settings_.host + ":" + std::to_string(port()); }
 
   void SetTargets(std::vector<std::uint16_t> ports);
   void RemoveTarget(std::uint16_t port);
@@ -144,7 +128,7 @@ class Router::Impl {
     });
   }
 
-  void OnConnection();
+  void OnConnection(uv_stream_t* listener);
   void OnConnected(Connection& connection, int status);
   void Abort(Connection& connection, Cut how);
   static void OnHandleClosed(Connection& connection);
@@ -161,7 +145,7 @@ class Router::Impl {
 
   RouterSettings settings_;
   std::shared_ptr<detail::Loop> loop_;
-  std::uint16_t port_ = 0;
+  detail::Listener listener_;
   bool hold_new_ = false;
   Duration delay_[2] = {};
   std::vector<std::uint16_t> targets_;
@@ -170,8 +154,6 @@ class Router::Impl {
   std::map<std::uint64_t, Connection*> connections_;  // every one with an open handle; they delete themselves
   char read_buffer_[64 * 1024];
 
-  uv_tcp_t listener_{};
-  bool listener_open_ = false;
   bool closing_ = false;
 
   mutable std::mutex mutex_;
@@ -181,44 +163,11 @@ class Router::Impl {
   bool closed_ = false;        // guarded by mutex_
 };
 
-std::string Router::Impl::Listen() {
-  in_addr parsed{};
-  if (inet_pton(AF_INET, settings_.host.c_str(), &parsed) != 1) {
-    return "router: host \"" + settings_.host + "\" is not an IPv4 address";
-  }
-  int failure = 0;
-  loop_->Run([&] {
-    listener_.data = this;
-    failure = uv_tcp_init(loop_->uv(), &listener_);
-    if (failure != 0) return;
-    listener_open_ = true;
-    const sockaddr_in address = Address(settings_.host, settings_.port);
-    failure = uv_tcp_bind(&listener_, reinterpret_cast<const sockaddr*>(&address), 0);
-    if (failure == 0) {
-      failure = uv_listen(Stream(listener_), kBacklog, [](uv_stream_t* listener, int status) {
-        if (status == 0) static_cast<Impl*>(listener->data)->OnConnection();
-      });
-    }
-    if (failure != 0) return;
-    sockaddr_in bound{};
-    int length = sizeof bound;
-    failure = uv_tcp_getsockname(&listener_, reinterpret_cast<sockaddr*>(&bound), &length);
-    port_ = ntohs(bound.sin_port);
-  });
-  if (failure == 0) return {};
-  return "router: cannot listen on " + settings_.host + ":" + std::to_string(settings_.port) + ": " + uv_strerror(failure);
-}
-
 void Router::Impl::Close() {
   loop_->Run([this] {
     closing_ = true;
     CutWhere([](const Connection&) { return true; }, Cut::kClose);
-    if (!listener_open_) return OnClosedSomething();
-    uv_close(AnyHandle(listener_), [](uv_handle_t* listener) {
-      auto& router = *static_cast<Impl*>(listener->data);
-      router.listener_open_ = false;
-      router.OnClosedSomething();
-    });
+    listener_.Close([this] { OnClosedSomething(); });
   });
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return closed_; });
@@ -289,7 +238,7 @@ std::vector<RouterConnection> Router::Impl::connections() const {
   return live;
 }
 
-void Router::Impl::OnConnection() {
+void Router::Impl::OnConnection(uv_stream_t* listener) {
   auto* connection = new Connection;
   connection->router = this;
   connection->id = ++next_id_;
@@ -309,7 +258,7 @@ void Router::Impl::OnConnection() {
     ++connection->open_handles;
   }
 
-  const int accepted = uv_accept(Stream(listener_), Stream(connection->client));
+  const int accepted = uv_accept(listener, Stream(connection->client));
   sockaddr_in peer{};
   int length = sizeof peer;
   if (uv_tcp_getpeername(&connection->client, reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
@@ -335,7 +284,7 @@ void Router::Impl::OnConnection() {
   uv_tcp_nodelay(&connection->client, 1);
   uv_tcp_nodelay(&connection->server, 1);
   connection->connect.data = connection;
-  const sockaddr_in address = Address("127.0.0.1", connection->target);
+  const sockaddr_in address = detail::Ipv4("127.0.0.1", connection->target);
   const int started = uv_tcp_connect(&connection->connect, &connection->server, reinterpret_cast<const sockaddr*>(&address),
                                      [](uv_connect_t* connect, int status) {
                                        auto& made = *static_cast<Connection*>(connect->data);
@@ -358,8 +307,8 @@ void Router::Impl::Abort(Connection& connection, Cut how) {
   if (connection.cut) return;
   connection.cut = true;
   if (how == Cut::kReset) {
-    ResetOnClose(connection.client);
-    ResetOnClose(connection.server);
+    detail::ResetOnClose(connection.client);
+    detail::ResetOnClose(connection.server);
   }
   Update([&](RouterStats& stats) {
     --stats.live;
@@ -386,7 +335,7 @@ void Router::Impl::OnHandleClosed(Connection& connection) {
 
 void Router::Impl::OnClosedSomething() {
   std::lock_guard lock(mutex_);
-  if (!closing_ || listener_open_ || !connections_.empty()) return;
+  if (!closing_ || listener_.open() || !connections_.empty()) return;
   closed_ = true;
   // Under the lock: Close() destroys all this as soon as it is let go.
   changed_.notify_all();

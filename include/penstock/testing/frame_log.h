@@ -24,26 +24,9 @@
 #include <vector>
 
 #include "penstock/core/clock.h"
+#include "penstock/testing/raw_frame.h"
 
 namespace penstock::inline v0::testing {
-
-// RFC 9113, section 6.
-enum class FrameType : std::uint8_t {
-  kData = 0,
-  kHeaders = 1,
-  kPriority = 2,
-  kRstStream = 3,
-  kSettings = 4,
-  kPushPromise = 5,
-  kPing = 6,
-  kGoaway = 7,
-  kWindowUpdate = 8,
-  kContinuation = 9,
-};
-
-inline constexpr std::uint8_t kEndStreamFlag = 0x1;   // DATA, HEADERS
-inline constexpr std::uint8_t kAckFlag = 0x1;         // SETTINGS, PING
-inline constexpr std::uint8_t kEndHeadersFlag = 0x4;  // HEADERS, CONTINUATION
 
 struct LoggedFrame {
   TimePoint time;
