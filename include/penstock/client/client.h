@@ -30,6 +30,7 @@
 #include "penstock/client/method.h"
 #include "penstock/client/settings.h"
 #include "penstock/client/stream.h"
+#include "penstock/client/subscription.h"
 #include "penstock/client/unary_reactor.h"
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/result.h"
@@ -110,6 +111,27 @@ class Client {
             ClientBidiReactor<Request, Response>& reactor) {
     using Stream = detail::BidiCall<BidiMethod<Service, Request, Response>>;
     detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
+  }
+
+  // Opens a server or bidi stream, and opens it again whenever it ends because its server goes. See subscription.h.
+  template <class Service, class Request, class Response>
+  [[nodiscard]] Subscription Subscribe(const ServerStreamMethod<Service, Request, Response>& method,
+                                       std::type_identity_t<Request> request,
+                                       std::type_identity_t<SubscriptionHooks<Request, Response>> hooks,
+                                       SubscriptionOptions options = {}) {
+    using Call = detail::ServerStreamSubscription<ServerStreamMethod<Service, Request, Response>>;
+    auto* call = new Call(method, std::move(request), std::move(hooks));
+    call->Begin(*state_, *method.info, std::move(options.call), options.give_up_after);
+    return Subscription(call);
+  }
+  template <class Service, class Request, class Response>
+  [[nodiscard]] BidiSubscription<BidiMethod<Service, Request, Response>> Subscribe(
+      const BidiMethod<Service, Request, Response>& method, std::type_identity_t<Request> request,
+      std::type_identity_t<SubscriptionHooks<Request, Response>> hooks, SubscriptionOptions options = {}) {
+    using Method = BidiMethod<Service, Request, Response>;
+    auto* call = new detail::BidiSubscriptionCall<Method>(method, std::move(request), std::move(hooks));
+    call->Begin(*state_, *method.info, std::move(options.call), options.give_up_after);
+    return BidiSubscription<Method>(call);
   }
 
   // A channel for code that takes nothing else. Its calls, of every kind, pass the breaker and are classified and counted; they are

@@ -41,6 +41,8 @@ namespace penstock::inline v0 {
 
 namespace detail {
 
+inline constexpr std::size_t kMostBytes = std::numeric_limits<std::int32_t>::max();
+
 // What the public reactors have in common.
 class StreamReactor : protected StreamEvents {
  public:
@@ -89,7 +91,7 @@ class StreamReactor : protected StreamEvents {
   StreamStart AskWrite(const Request* message, grpc::WriteOptions options) noexcept {
     const StreamCore::Write write{message, options, BytesOf(*message)};
     // gRPC would abort: a message's length has 31 bits.
-    if (write.bytes > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) return StreamStart::kTooLarge;
+    if (write.bytes > kMostBytes) return StreamStart::kTooLarge;
     if (core_ != nullptr) return core_->StartWrite(write);
     if (prepared_.writes_done || (prepared_.write && prepared_.write->options.is_last_message())) return StreamStart::kHalfClosed;
     if (prepared_.write) return StreamStart::kBusy;

@@ -15,6 +15,7 @@ enum class StreamStart : std::uint8_t {
   kBusy,        // refused: the one before is not done
   kHalfClosed,  // refused: the writing side was closed by StartWritesDone or StartWriteLast
   kEnded,       // refused: the stream has ended
+  kNotOpen,     // refused: a subscription between two streams
   kTooLarge,    // refused: a message of 2 GiB or more, which gRPC cannot send
 };
 

@@ -1,0 +1,139 @@
+#pragma once
+
+// A subscription, but for its types: it opens streams one after another and hands on what they deliver.
+//
+// When the next stream is opened is decided by Reopening (src/client/reopen.h); who may act by CallWord: a stream that runs is
+// its attempt, the wait for the next its wait. The typed code holds request, message and hooks.
+//
+// The driver (see CallWord) owns everything that is neither atomic nor under mutex_. When a stream ends while a message
+// waits for Resume(), or is being handed over, the driving is parked: whoever hands the message over, or cancels, goes on.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "penstock/client/call.h"
+#include "penstock/client/detail/call_word.h"
+#include "penstock/client/detail/live_call.h"
+#include "penstock/client/detail/method_entry.h"
+#include "penstock/client/detail/stream_core.h"
+#include "penstock/core/timer_queue.h"
+#include "penstock/runtime/call_scope.h"
+
+namespace penstock::inline v0 {
+
+// A time in which a subscription delivers nothing because there is no stream that does.
+struct Gap {
+  // Since the stream that had delivered (or been open for backoff_max) ended; since the beginning, if there was none.
+  Duration lasted;
+  // Streams that were opened since, or tried, and ended before they had delivered. 0: the gap begins.
+  std::uint32_t attempts;
+  // How the last stream ended.
+  const grpc::Status& why;
+};
+
+enum class GapDecision : std::uint8_t { kGoOn, kEnd };
+
+namespace detail {
+
+class Reopening;
+struct ReopenStep;
+
+class SubscriptionCore : public LiveCall, private StreamEvents {
+ public:
+  // References: the caller's, and the subscription's own until its end.
+  void Begin(ClientState& state, const MethodInfo& method, CallOptions&& options, Duration give_up_after) noexcept;
+
+  // Any thread that holds a reference.
+  void Cancel(CancelReason reason) noexcept final;
+  void Pause() noexcept;
+  void Resume() noexcept;
+
+ protected:
+  SubscriptionCore() noexcept;
+  ~SubscriptionCore();
+
+  // For the typed code: the stream that runs, with a reference of the caller's; null when none does.
+  StreamCore* Stream() noexcept;
+
+ private:
+  class WaitTimer final : public Timer {
+   public:
+    explicit WaitTimer(SubscriptionCore& subscription) : subscription_(subscription) {}
+    void Fire() noexcept override;
+
+   private:
+    SubscriptionCore& subscription_;
+  };
+  class ParentListener final : public CallScope::Listener {
+   public:
+    explicit ParentListener(SubscriptionCore& subscription) : subscription_(subscription) {}
+    void OnScopeEnded(CallScope::Ending ending) noexcept override;
+
+   private:
+    SubscriptionCore& subscription_;
+  };
+
+  // Typed code. What the hooks throw comes out of them.
+  virtual StreamCore* MakeStream() = 0;
+  virtual void Prepare(StreamCore::Prepared& prepared) = 0;
+  virtual void* Message() noexcept = 0;
+  virtual void TellMessage() = 0;
+  virtual void TellOpen() = 0;
+  virtual void TellWritten(bool ok) = 0;
+  virtual void TellReopen() = 0;
+  virtual GapDecision TellGap(const Gap& gap) = 0;
+  virtual void TellEnd(const CallResult& result) = 0;
+  virtual void DropHooks() noexcept = 0;
+
+  // The stream's events.
+  void OnOpened() override;
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const CallResult& result) override;
+
+  // The steps of the driver.
+  void OpenNext() noexcept;
+  void StreamEndHere() noexcept;
+  void DecideHere() noexcept;
+  void FollowHere(ReopenStep step) noexcept;
+  void WaitHere(TimePoint until) noexcept;
+  void EndCancelled(CancelReason reason, bool here) noexcept;
+  void End(EndReason reason, bool here) noexcept;
+  void FinishHere() noexcept;
+
+  void DeliverHeld() noexcept;
+  void GiveSlot() noexcept;
+
+  // Runs one of the user's hooks; what it throws cancels the subscription.
+  template <class Hook>
+  void Tell(const char* name, Hook hook) noexcept;
+
+  ClientState* state_ = nullptr;
+  const MethodInfo* method_ = nullptr;
+  CallWord<> word_;
+  bool listed_ = false;
+  bool parent_attached_ = false;
+  bool delivered_ = false;  // The stream that runs, or has just ended.
+  bool slot_ = false;
+  CallOptions options_;
+  CallResult result_;
+  StreamEnd end_;
+  std::unique_ptr<Reopening> reopening_;
+  WaitTimer wait_timer_;
+  ParentListener parent_listener_;
+
+  std::mutex mutex_;
+  // All under mutex_:
+  StreamCore* stream_ = nullptr;
+  bool paused_ = false;
+  bool held_ = false;        // A message waits for Resume().
+  bool delivering_ = false;  // It is on its way to the user.
+  bool parked_ = false;      // The stream has ended, and the driving waits for the message.
+  std::string thrown_;
+};
+
+}  // namespace detail
+}  // namespace penstock::inline v0

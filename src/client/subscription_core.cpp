@@ -1,0 +1,346 @@
+#include "penstock/client/detail/subscription_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "client/attempt.h"
+#include "client/client_state.h"
+#include "client/rejection.h"
+#include "client/reopen.h"
+#include "penstock/runtime/callback_thread.h"
+
+namespace penstock::inline v0::detail {
+
+SubscriptionCore::SubscriptionCore() noexcept : wait_timer_(*this), parent_listener_(*this) {
+  ResetReferences(1);
+  word_.Reset();
+}
+
+SubscriptionCore::~SubscriptionCore() = default;
+
+template <class Hook>
+void SubscriptionCore::Tell(const char* name, Hook hook) noexcept {
+  std::string thrown;
+  try {
+    UserCodeScope in_user_code;
+    return hook();
+  } catch (const std::exception& exception) {
+    thrown = fmt::format("{} threw: {}", name, exception.what());
+  } catch (...) {
+    thrown = fmt::format("{} threw something that is no std::exception", name);
+  }
+  state_->ReportFault(method_->path, thrown);
+  {
+    std::lock_guard lock(mutex_);
+    if (thrown_.empty()) thrown_ = std::move(thrown);
+  }
+  Cancel(CancelReason::kCaller);
+}
+
+void SubscriptionCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&& options,
+                             Duration give_up_after) noexcept {
+  state_ = &state;
+  method_ = &method;
+  options_ = std::move(options);
+  AddReference();  // The driver's, until the end.
+  listed_ = state.registry().Add(*this);
+  // What keeps the state alive until the end has been told: the registry, or a reference of this subscription's own.
+  if (!listed_) {
+    state.AddReference();
+    return EndCancelled(CancelReason::kClosed, false);
+  }
+  if (std::optional<grpc::Status> refused = RefuseOptions(options_)) {
+    result_.status = *std::move(refused);
+    return End(EndReason::kStopped, false);
+  }
+
+  if (give_up_after <= Duration::zero()) {
+    result_.status = {grpc::StatusCode::INVALID_ARGUMENT, "give_up_after: must be more than 0"};
+    return End(EndReason::kStopped, false);
+  }
+  const TimePoint now = state.clock().Now();
+  const TimePoint deadline = DeadlineOf(options_, now, options_.timeout.value_or(Duration::max()));
+  if (now >= deadline) return EndCancelled(CancelReason::kDeadline, false);
+  if (deadline != TimePoint::max()) options_.deadline = deadline;
+  options_.timeout.reset();
+  options_.max_attempts = 1;  // Opening again is done here.
+  reopening_ = std::make_unique<Reopening>();
+  reopening_->Begin({.backoff = state.backoff(), .give_up_after = give_up_after, .deadline = deadline}, now);
+
+  if (!options_.detached) {
+    if (const std::shared_ptr<CallScope>& scope = options_.parent.scope()) {
+      AddReference();  // The listener's.
+      parent_attached_ = scope->Attach(parent_listener_);
+      if (!parent_attached_) {
+        DropReference();
+        return EndCancelled(CancelReason::kParent, false);
+      }
+    }
+  }
+  OpenNext();
+}
+
+void SubscriptionCore::OpenNext() noexcept {
+  StreamCore* const stream = MakeStream();
+  CallOptions options = options_;
+  // A plain server call's context lives no longer than the first opening.
+  if (options_.parent.context() != nullptr) options_.parent = Parent();
+  delivered_ = false;
+  StreamCore::Prepared prepared;
+  Prepare(prepared);
+  prepared.read = Message();
+  {
+    std::lock_guard lock(mutex_);
+    stream_ = stream;
+  }
+  if (!word_.BeginAttempt()) {
+    {
+      std::lock_guard lock(mutex_);
+      stream_ = nullptr;
+    }
+    stream->Release();
+    GiveSlot();
+    return EndCancelled(word_.reason(), false);
+  }
+  stream->Begin(*state_, *method_, std::move(options), *this, prepared);
+  // Nothing of the subscription may be touched from here on: the stream may have ended.
+}
+
+StreamCore* SubscriptionCore::Stream() noexcept {
+  std::lock_guard lock(mutex_);
+  if (stream_ != nullptr) stream_->AddReference();
+  return stream_;
+}
+
+// The stream's events.
+
+void SubscriptionCore::OnOpened() {
+  GiveSlot();
+  Tell("on_open", [this] { TellOpen(); });
+}
+
+void SubscriptionCore::OnReadDone(bool ok) {
+  if (!ok) return;
+  delivered_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    if (paused_) {
+      held_ = true;
+      return;
+    }
+  }
+  Tell("on_message", [this] { TellMessage(); });
+  // In a reaction of the stream's, which therefore is still there.
+  (void)stream_->StartRead(Message());
+}
+
+void SubscriptionCore::OnWriteDone(bool ok) {
+  Tell("on_write_done", [&] { TellWritten(ok); });
+}
+
+void SubscriptionCore::OnDone(const CallResult& result) {
+  result_ = result;
+  end_ = stream_->end();
+  if (word_.EndAttempt()) StreamEndHere();
+}
+
+// What follows.
+
+void SubscriptionCore::StreamEndHere() noexcept {
+  StreamCore* ended = nullptr;
+  bool parked = false;
+  {
+    std::lock_guard lock(mutex_);
+    ended = std::exchange(stream_, nullptr);
+    parked = parked_ = delivering_ || (held_ && word_.reason() == CancelReason::kNone);
+    if (parked) result_.headers = result_.trailers = nullptr;  // They go with the stream.
+  }
+  GiveSlot();
+  ended->Release();
+  if (!parked) DecideHere();
+}
+
+void SubscriptionCore::DecideHere() noexcept {
+  if (word_.reason() != CancelReason::kNone) return EndCancelled(word_.reason(), true);
+  const TimePoint now = state_->clock().Now();
+  if (end_.rejected) return FollowHere(reopening_->OnRejected(result_.rejected_for, now, RandomBits()));
+  StreamReport report;
+  report.delivered = delivered_;
+  if (end_.opened) report.open_for = now - end_.opened_at;
+  const bool by_server = !end_.by_caller && !result_.ok();
+  const bool retry = end_.classification && end_.classification->decision == Decision::kRetry;
+  report.reopenable = by_server && (end_.code == grpc::StatusCode::UNAVAILABLE ||
+                                    (end_.code == grpc::StatusCode::CANCELLED && !end_.opened) || retry);
+  if (retry) report.retry_after = end_.classification->retry_after;
+  FollowHere(reopening_->OnStreamEnded(report, now, RandomBits()));
+}
+
+void SubscriptionCore::FollowHere(ReopenStep step) noexcept {
+  if (step.action == ReopenStep::Action::kTell) {
+    GapDecision decision = GapDecision::kEnd;
+    Tell("on_gap", [&] { decision = TellGap({.lasted = step.lasted, .attempts = step.attempts, .why = result_.status}); });
+    step = reopening_->OnGapTold(decision == GapDecision::kGoOn, state_->clock().Now(), state_->budget(),
+                                 state_->opening_slots(), RandomBits());
+  }
+  slot_ = step.slot;
+  if (word_.reason() != CancelReason::kNone) {
+    GiveSlot();
+    return EndCancelled(word_.reason(), true);
+  }
+  switch (step.action) {
+    case ReopenStep::Action::kTell:
+    case ReopenStep::Action::kEnd:
+      return End(result_.reason, true);
+    case ReopenStep::Action::kGiveUp:
+      return End(EndReason::kExhausted, true);
+    case ReopenStep::Action::kExpire:
+      return EndCancelled(CancelReason::kDeadline, true);
+    case ReopenStep::Action::kWait:
+      return WaitHere(step.until);
+    case ReopenStep::Action::kOpen:
+      Tell("before_reopen", [this] { TellReopen(); });
+      return OpenNext();
+  }
+}
+
+void SubscriptionCore::WaitHere(TimePoint until) noexcept {
+  result_.headers = result_.trailers = nullptr;  // They go with the stream.
+  AddReference();                                // The timer's.
+  state_->time().Arm(wait_timer_, until);
+  if (word_.BeginWait()) return;
+  // The timer has fired already, or the subscription was cancelled.
+  if (state_->time().Disarm(wait_timer_)) DropReference();
+  FollowHere(reopening_->Look(state_->clock().Now(), state_->budget(), state_->opening_slots(), RandomBits()));
+}
+
+void SubscriptionCore::WaitTimer::Fire() noexcept {
+  SubscriptionCore& self = subscription_;
+  if (self.word_.EndWait()) {
+    PostToCallbackThread([&self] {
+      ClientState& state = *self.state_;
+      self.FollowHere(self.reopening_->Look(state.clock().Now(), state.budget(), state.opening_slots(), RandomBits()));
+    });
+  }
+  self.Release();
+}
+
+void SubscriptionCore::ParentListener::OnScopeEnded(CallScope::Ending /*ending*/) noexcept {
+  SubscriptionCore& self = subscription_;
+  self.Cancel(CancelReason::kParent);
+  self.Release();
+}
+
+// The user's.
+
+void SubscriptionCore::Cancel(CancelReason reason) noexcept {
+  switch (word_.Cancel(reason)) {
+    case CallWord<>::Canceller::kNothing: {
+      bool parked = false;
+      {
+        std::lock_guard lock(mutex_);
+        if (!delivering_) parked = std::exchange(parked_, false);
+      }
+      if (parked) PostToCallbackThread([this] { DecideHere(); });
+      return;
+    }
+    case CallWord<>::Canceller::kTryCancel:
+      stream_->Cancel(reason);
+      if (word_.LetGo()) {
+        result_.headers = result_.trailers = nullptr;  // They have gone with the stream.
+        PostToCallbackThread([this] { StreamEndHere(); });
+      }
+      return;
+    case CallWord<>::Canceller::kDrive:
+      if (state_->time().Disarm(wait_timer_)) DropReference();  // Never the last: the caller holds one.
+      EndCancelled(reason, false);
+      return;
+  }
+}
+
+void SubscriptionCore::Pause() noexcept {
+  std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void SubscriptionCore::Resume() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    paused_ = false;
+    if (!held_ || delivering_) return;
+    delivering_ = true;
+  }
+  AddReference();
+  PostToCallbackThread([this] {
+    DeliverHeld();
+    Release();
+  });
+}
+
+void SubscriptionCore::DeliverHeld() noexcept {
+  bool deliver = false;
+  {
+    std::lock_guard lock(mutex_);
+    deliver = held_ && !paused_ && word_.reason() == CancelReason::kNone;
+    if (deliver) held_ = false;
+  }
+  if (deliver) Tell("on_message", [this] { TellMessage(); });
+  StreamCore* stream = nullptr;
+  bool parked = false;
+  {
+    std::lock_guard lock(mutex_);
+    delivering_ = false;
+    // Paused again meanwhile: the message goes on waiting, and so does what is parked behind it.
+    if (!held_ || word_.reason() != CancelReason::kNone) parked = std::exchange(parked_, false);
+    if (deliver && !parked && stream_ != nullptr) {
+      stream = stream_;
+      stream->AddReference();
+    }
+  }
+  if (stream != nullptr) {
+    (void)stream->StartRead(Message());
+    stream->Release();
+  }
+  if (parked) DecideHere();
+}
+
+void SubscriptionCore::GiveSlot() noexcept {
+  if (std::exchange(slot_, false)) state_->opening_slots().Give();
+}
+
+// The end.
+
+void SubscriptionCore::EndCancelled(CancelReason reason, bool here) noexcept {
+  result_.status = CancelledStatus(reason);
+  {
+    std::lock_guard lock(mutex_);
+    if (reason == CancelReason::kCaller && !thrown_.empty()) result_.status = {grpc::StatusCode::CANCELLED, thrown_};
+  }
+  result_.headers = result_.trailers = nullptr;
+  End(reason == CancelReason::kDeadline ? EndReason::kExpired : EndReason::kCancelled, here);
+}
+
+void SubscriptionCore::End(EndReason reason, bool here) noexcept {
+  result_.reason = reason;
+  if (here) return FinishHere();
+  PostToCallbackThread([this] { FinishHere(); });
+}
+
+void SubscriptionCore::FinishHere() noexcept {
+  word_.Finish();
+  if (parent_attached_ && options_.parent.scope()->Detach(parent_listener_)) DropReference();
+  std::uint32_t shard = 0;
+  if (listed_) shard = state_->registry().Remove(*this);
+  ClientState& state = *state_;
+  const bool listed = listed_;
+  Tell("on_end", [this] { TellEnd(result_); });
+  // The user's handle may hold the subscription for long: it must not hold what the hooks and the options brought.
+  DropHooks();
+  options_ = CallOptions{};
+  Release();
+  listed ? state.registry().Completed(shard) : state.Release();
+}
+
+}  // namespace penstock::inline v0::detail
