@@ -19,6 +19,7 @@
 // Errors: as Client::Call. Starting a reactor that has not ended yet is refused with an assertion, and ignored without.
 
 #include <cassert>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -57,8 +58,6 @@ class UnaryReactor : private detail::UnaryCore {
 
  private:
   friend class Client;
-  // Any pointer to a member function can hold any other, as long as it is called as what it was.
-  using AnyStart = void (UnaryReactor::*)();
 
   template <class Service>
   void Begin(detail::ClientState& state, const UnaryMethod<Service, Request, Response>& method, CallOptions&& options) {
@@ -66,9 +65,11 @@ class UnaryReactor : private detail::UnaryCore {
     assert(idle && "a unary reactor is started once it has ended");
     if (!idle) return;
     using Method = UnaryMethod<Service, Request, Response>;
-    start_ = reinterpret_cast<AnyStart>(method.start);
+    static_assert(sizeof(method.start) == sizeof(start_));
+    std::memcpy(start_, &method.start, sizeof(start_));
     invoke_ = [](UnaryReactor& self, void* async, grpc::ClientContext* context) {
-      const auto start = reinterpret_cast<decltype(Method::start)>(self.start_);
+      decltype(Method::start) start;
+      std::memcpy(&start, self.start_, sizeof(start));
       (static_cast<typename Method::Async*>(async)->*start)(
           context, &self.request_, &self.response_, [&self](grpc::Status status) { self.AttemptDone(std::move(status)); });
     };
@@ -86,7 +87,8 @@ class UnaryReactor : private detail::UnaryCore {
     detail::PostToCallbackThread([this] { DeliverUnreferenced(); });
   }
 
-  AnyStart start_ = nullptr;
+  // The bytes of a pointer to a member function of whichever service's stub.
+  std::byte start_[sizeof(void (UnaryReactor::*)())] = {};
   void (*invoke_)(UnaryReactor& self, void* async, grpc::ClientContext* context) = nullptr;
   Request request_;
   Response response_;

@@ -1,0 +1,351 @@
+// What a call can be made with, what is handed down from a server call, and the channel for other code.
+
+#include <doctest/doctest.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "penstock/client/client.h"
+#include "penstock/testing/manual_time.h"
+#include "support/client_calls.h"
+#include "support/echo_requests.h"
+#include "support/echo_service.h"
+
+namespace penstock::test {
+namespace {
+
+using testing::ManualTime;
+
+bool UntilOpen(EchoServer& server, std::uint64_t count) {
+  return server.echo().WaitUntil([count](const EchoCounts& counts) { return counts.open_unary == count; });
+}
+
+// The metadata of the calls that a server got.
+struct Heard {
+  EchoOptions Options() {
+    return {.on_call = [this](const EchoCall& call) {
+      std::lock_guard lock(mutex);
+      last = call.metadata;
+    }};
+  }
+  std::string Value(const std::string& key) {
+    std::lock_guard lock(mutex);
+    const auto found = last.find(key);
+    return found == last.end() ? "(none)" : found->second;
+  }
+  std::mutex mutex;
+  std::multimap<std::string, std::string> last;
+};
+
+// A middle service: its handler makes a call to `next` for its own.
+class Middle final : public v1::Echo::CallbackService {
+ public:
+  explicit Middle(Client& next) : next_(next) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const v1::EchoRequest* request,
+                                  v1::EchoResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    next_.Call(kUnary, *request, {.parent = context}, [this, reactor, response](const CallResult& result, v1::EchoResponse& answer) {
+      *response = answer;
+      child_code = result.status.error_code();
+      ++children_ended;
+      reactor->Finish(result.status);
+    });
+    return reactor;
+  }
+
+  std::atomic<int> child_code{-1};
+  std::atomic<int> children_ended{0};
+
+ private:
+  Client& next_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+TEST_CASE("G1: metadata that gRPC would abort on fails the call, and nothing else") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  using Pair = std::pair<std::string, std::string>;
+  for (const Pair& pair : {Pair{"", "x"}, Pair{"Upper", "x"}, Pair{"key", "a\tb"}, Pair{"key", "a\nb"}, Pair{"key", std::string(1, '\0')},
+                           Pair{"key", "\xff"}, Pair{":path", "/x"}, Pair{"grpc-timeout", "1S"}}) {
+    const auto waited = client.CallAndWait(kUnary, Request(""), {.metadata = {pair}});
+    CHECK(waited.result.status.error_code() == grpc::INVALID_ARGUMENT);
+    CHECK(waited.result.reached == Reached::kNotSent);
+    CHECK(waited.result.attempts == 0);
+  }
+  CHECK(client.CallAndWait(kUnary, Request(""), {.authority = "bad\nhost"}).result.status.error_code() == grpc::INVALID_ARGUMENT);
+  CHECK(client.CallAndWait(kUnary, Request(""), {.timeout = 0s}).result.status.error_code() == grpc::INVALID_ARGUMENT);
+  CHECK(client.CallAndWait(kUnary, Request(""), {.max_attempts = 0}).result.status.error_code() == grpc::INVALID_ARGUMENT);
+  CHECK(client.CallAndWait(kUnary, Request(""), {.compression = static_cast<grpc_compression_algorithm>(99)})
+            .result.status.error_code() == grpc::INVALID_ARGUMENT);
+  CHECK(server.echo().counts().unary == 0);
+  CHECK(client.CallAndWait(kUnary, Request(""), {.metadata = {{"bytes-bin", "\xff\t"}}}).ok());
+  CHECK(client.circuit_totals().failures == 0);
+}
+
+TEST_CASE("L16: metadata, authority, compression and wait-for-ready reach the call; the observer's headers too") {
+  Heard heard;
+  EchoServer server(heard.Options());
+  auto observer = std::make_shared<RecordingObserver>();
+  Client client = MakeClient({.address = server.address(), .observer = observer});
+  const auto waited = client.CallAndWait(kUnary, Request(std::string(5'000, 'x')),
+                                         {.wait_for_ready = true, .metadata = {{"tenant", "7"}, {"tenant", "8"}},
+                                          .compression = GRPC_COMPRESS_GZIP, .authority = "ledger.example"});
+  CHECK(waited.ok());
+  CHECK(waited.response.text().size() == 5'000);
+  CHECK(heard.Value("tenant") == "7");
+  CHECK(heard.Value("observed") == "1");
+}
+
+TEST_CASE("L16: wait-for-ready waits for a server that is not there yet; without it the call fails") {
+  EchoServer first;
+  const std::uint16_t port = first.port();
+  Client client = MakeClient({.address = "127.0.0.1:" + std::to_string(port), .max_attempts = 1});
+  first.Shutdown();
+  CHECK(client.CallAndWait(kUnary, Request("")).result.status.error_code() == grpc::UNAVAILABLE);
+  Ending ending;
+  client.Call(kUnary, Request("late"), {.timeout = 30s, .wait_for_ready = true}, ending.Completion());
+  EchoServer second(EchoServerOptions{.address = "127.0.0.1:" + std::to_string(port)});
+  CHECK(ending.Wait().ok());
+}
+
+TEST_CASE("L16: the user's own interceptors run once an attempt, inside the retries") {
+  struct Counting final : grpc::experimental::Interceptor {
+    explicit Counting(std::atomic<int>& calls) : calls(calls) {}
+    void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+      if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) ++calls;
+      methods->Proceed();
+    }
+    std::atomic<int>& calls;
+  };
+  struct Factory final : grpc::experimental::ClientInterceptorFactoryInterface {
+    explicit Factory(std::atomic<int>& calls) : calls(calls) {}
+    grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo*) override { return new Counting(calls); }
+    std::atomic<int>& calls;
+  };
+  std::atomic<int> calls{0};
+  EchoServer server;
+  Client client = MakeClient({.address = server.address(), .backoff_base = 1ns, .interceptors = [&] {
+                                std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> own;
+                                own.push_back(std::make_unique<Factory>(calls));
+                                return own;
+                              }});
+  CHECK(client.CallAndWait(kUnary, Failing(grpc::UNAVAILABLE)).result.attempts == 3);
+  CHECK(calls == 3);
+}
+
+TEST_CASE("C7: five requests over the send limit, and answers over the receive limit, leave the breaker closed") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address(), .max_send_bytes = 1'000, .max_receive_bytes = 2'000});
+  for (int i = 0; i < 6; ++i) {
+    const auto sent = client.CallAndWait(kRepeatable, Request(std::string(1'001, 'x')));
+    CHECK(sent.result.status.error_code() == grpc::RESOURCE_EXHAUSTED);
+    CHECK(sent.result.attempts == 1);
+    v1::EchoRequest large = Request("");
+    large.set_reply_bytes(2'100);
+    const auto received = client.CallAndWait(kRepeatable, large);
+    CHECK(received.result.status.error_code() == grpc::RESOURCE_EXHAUSTED);
+    CHECK(received.result.attempts == 1);
+  }
+  CHECK(client.circuit_state() == CircuitState::kClosed);
+  CHECK(client.circuit_totals().failures == 0);
+  CHECK(client.circuit_totals().ignored == 12);
+  CHECK(client.CallAndWait(kUnary, Request("fits")).ok());
+  // The server's own RESOURCE_EXHAUSTED counts.
+  CHECK(client.CallAndWait(kUnary, Failing(grpc::RESOURCE_EXHAUSTED)).result.attempts == 1);
+  CHECK(client.circuit_totals().failures == 1);
+}
+
+TEST_CASE("C2: deadline_floor spares the breaker the callers who come too late") {
+  EchoServer server;
+  auto time = std::make_shared<ManualTime>();
+  Client client = MakeClient({.address = server.address(), .deadline_floor = 50ms, .time = time});
+  for (const Duration left : {Duration(50ms - 1ns), Duration(50ms)}) {
+    Ending ending;
+    client.Call(kUnary, Hanging(), {.deadline = time->Now() + left}, ending.Completion());
+    REQUIRE(UntilOpen(server, 1));
+    time->Advance(left);
+    CHECK(ending.Wait().status.error_code() == grpc::DEADLINE_EXCEEDED);
+    REQUIRE(UntilOpen(server, 0));
+  }
+  CHECK(client.circuit_totals().ignored == 1);
+  CHECK(client.circuit_totals().failures == 1);
+}
+
+TEST_CASE("L10: a call takes its parent's deadline, headers and cancellation") {
+  Heard heard;
+  EchoServer server(heard.Options());
+  auto time = std::make_shared<ManualTime>();
+  Client client = MakeClient({.address = server.address(), .time = time});
+  const auto scope = CallScope::Create(time->Now() + 3s, {{"baggage", "tenant=7"}, {"traceparent", "00-1-2-01"}});
+  Ending ending;
+  client.Call(kUnary, Hanging(), {.parent = scope}, ending.Completion());
+  REQUIRE(UntilOpen(server, 1));
+  CHECK(heard.Value("baggage") == "tenant=7");
+  CHECK(heard.Value("traceparent") == "00-1-2-01");
+  CHECK(time->NextDue() == time->Now() + 3s);
+  SUBCASE("the parent is cancelled") {
+    scope->End(CallScope::Ending::kCancelled);
+    const CallResult& result = ending.Wait();
+    CHECK(result.status.error_code() == grpc::CANCELLED);
+    CHECK(result.reason == EndReason::kCancelled);
+    CHECK(client.circuit_totals().failures == 0);
+  }
+  SUBCASE("the parent finishes first") {
+    scope->End(CallScope::Ending::kFinished);
+    CHECK(ending.Wait().status.error_code() == grpc::CANCELLED);
+    Ending late;
+    client.Call(kUnary, Request(""), {.parent = scope}, late.Completion());
+    CHECK(late.Wait().reason == EndReason::kCancelled);
+    CHECK(late.Wait().attempts == 0);
+    CHECK(server.echo().counts().unary == 1);
+  }
+  SUBCASE("the inherited deadline passes, as the parent's cancel") {
+    time->AdvanceTo(time->Now() + 3s - 1ms);
+    scope->End(CallScope::Ending::kCancelled);
+    const CallResult& result = ending.Wait();
+    CHECK(result.status.error_code() == grpc::DEADLINE_EXCEEDED);
+    CHECK(result.reason == EndReason::kExpired);
+    CHECK(client.circuit_totals().failures == 1);
+  }
+  CHECK(server.echo().WaitUntil([](const EchoCounts& counts) { return counts.cancelled == 1; }));
+  CHECK(time->timers() == 0);
+}
+
+TEST_CASE("L10: a parent that ends during a wait ends the call, and no attempt follows") {
+  EchoServer server;
+  auto time = std::make_shared<ManualTime>();
+  Client client = MakeClient({.address = server.address(), .time = time});
+  const auto scope = CallScope::Create(TimePoint::max(), {});
+  Ending ending;
+  client.Call(kUnary, Failing(grpc::UNAVAILABLE), {.parent = scope}, ending.Completion());
+  REQUIRE(time->WaitForTimers(2));
+  scope->End(CallScope::Ending::kFinished);
+  CHECK(ending.Wait().reason == EndReason::kCancelled);
+  time->Advance(1h);
+  CHECK(server.echo().counts().unary == 1);
+}
+
+TEST_CASE("L10: detaching is explicit and needs a deadline of its own; the call outlives its parent") {
+  Heard heard;
+  EchoServer server(heard.Options());
+  Client client = MakeClient({.address = server.address()});
+  const auto scope = CallScope::Create(SteadyClock().Now() + 1ms, {{"baggage", "tenant=7"}});
+  const auto refused = client.CallAndWait(kUnary, Request(""), {.parent = scope, .detached = true});
+  CHECK(refused.result.status.error_code() == grpc::INVALID_ARGUMENT);
+  scope->End(CallScope::Ending::kFinished);
+  CHECK(client.CallAndWait(kUnary, Request(""), {.parent = scope, .detached = true, .timeout = 10s}).ok());
+  CHECK(heard.Value("baggage") == "tenant=7");
+}
+
+TEST_CASE("L10: deadline and cancellation go through three links, and the leaf stops its work") {
+  EchoServer leaf;
+  Client to_leaf = MakeClient({.address = leaf.address()});
+  Middle middle(to_leaf);
+  Client to_middle = MakeClient({.address = middle.address()});
+  SUBCASE("the deadline is handed down") {
+    const auto waited = to_middle.CallAndWait(kUnary, Request(""), {.timeout = 3s});
+    CHECK(waited.ok());
+    CHECK(waited.response.remaining_ms() < 3'200);
+    CHECK(waited.response.remaining_ms() > 100);
+  }
+  SUBCASE("a cancel is handed down") {
+    Ending ending;
+    CallHandle handle = to_middle.Call(kUnary, Hanging(), {}, ending.Completion());
+    REQUIRE(UntilOpen(leaf, 1));
+    handle.Cancel();
+    CHECK(ending.Wait().status.error_code() == grpc::CANCELLED);
+  }
+  SUBCASE("a deadline that passes ends all three") {
+    const auto waited = to_middle.CallAndWait(kUnary, Hanging(), {.timeout = 300ms});
+    CHECK(waited.result.status.error_code() == grpc::DEADLINE_EXCEEDED);
+  }
+  CHECK(leaf.echo().WaitUntil([](const EchoCounts& counts) { return counts.open_unary == 0; }));
+  CHECK(Eventually([&] { return middle.children_ended == 1; }));
+}
+
+TEST_CASE("L17: calls on a guarded channel pass the breaker, are counted, and are not retried") {
+  EchoServer server;
+  auto time = std::make_shared<ManualTime>();
+  auto client = std::make_unique<Client>(MakeClient({.address = server.address(), .time = time}));
+  const auto stub = v1::Echo::NewStub(client->GuardedChannel());
+  const auto call = [&](const v1::EchoRequest& request, std::chrono::milliseconds timeout = 30s) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    v1::EchoResponse response;
+    return stub->Unary(&context, request, &response);
+  };
+  CHECK(call(Request("hello")).ok());
+  CHECK(client->circuit_totals().successes == 1);
+  CHECK(call(Failing(grpc::NOT_FOUND)).error_code() == grpc::NOT_FOUND);
+  CHECK(client->circuit_totals().successes == 2);
+  // gRPC's own deadline.
+  CHECK(call(Hanging(), 50ms).error_code() == grpc::DEADLINE_EXCEEDED);
+  CHECK(client->circuit_totals().failures == 1);
+  for (int i = 0; i < 4; ++i) CHECK(call(Failing(grpc::UNAVAILABLE)).error_message() == "as asked");
+  CHECK(server.echo().counts().unary == 7);
+  const grpc::Status rejected = call(Request(""));
+  CHECK(rejected.error_code() == grpc::UNAVAILABLE);
+  CHECK(rejected.error_message() == "call rejected: circuit open for another 10.0s");
+  // Streams are turned away as well.
+  grpc::ClientContext context;
+  auto reader = stub->Down(&context, Request(""));
+  v1::EchoResponse response;
+  CHECK_FALSE(reader->Read(&response));
+  CHECK(reader->Finish().error_message().starts_with("call rejected"));
+  CHECK(server.echo().counts().unary == 7);
+  client->Close();
+  CHECK(call(Request("")).error_code() == grpc::CANCELLED);
+  client.reset();
+  CHECK(call(Request("")).error_code() == grpc::CANCELLED);
+}
+
+TEST_CASE("L17: a stream on a guarded channel that is open when its server goes says nothing against the dependency") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  for (int i = 0; i < 6; ++i) {
+    grpc::ClientContext context;
+    v1::EchoRequest request = Request("");
+    request.set_count(1);
+    request.set_code(grpc::UNAVAILABLE);
+    auto reader = stub->Down(&context, request);
+    v1::EchoResponse response;
+    while (reader->Read(&response)) {
+    }
+    CHECK(reader->Finish().error_code() == grpc::UNAVAILABLE);
+  }
+  CHECK(client.circuit_state() == CircuitState::kClosed);
+  CHECK(client.circuit_totals().ignored == 6);
+}
+
+TEST_CASE("T1: everything that is wrong with the settings stands in one error, each with its name, value and what is allowed") {
+  const auto client = Client::Create({.address = "ledger:9090", .plaintext = true, .timeout = 0s, .max_attempts = 0, .backoff_base = 2s,
+                                      .backoff_max = 1s, .budget = {.max_tokens = 0}, .breaker = {.window = 0},
+                                      .deadline_floor = -1ms,
+                                      .methods = {{.method = kUnary, .timeout = -1s, .max_attempts = 0}}});
+  REQUIRE_FALSE(client.ok());
+  const std::string& text = client.error().message();
+  for (const char* part :
+       {"timeout: 0 ms; expected more than 0", "max_attempts: 0; expected 1 or more", "backoff_", "budget.max_tokens",
+        "breaker.window", "deadline_floor: -1 ms; expected 0 or more",
+        "methods[penstock.test.v1.Echo/Unary].timeout: -1000 ms", "methods[penstock.test.v1.Echo/Unary].max_attempts: 0"}) {
+    CAPTURE(part);
+    CHECK(text.find(part) != std::string::npos);
+  }
+  CHECK(std::count(text.begin(), text.end(), '\n') == 7);
+}
+
+}  // namespace penstock::test
