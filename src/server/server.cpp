@@ -19,6 +19,11 @@ class Running {
   explicit Running(std::shared_ptr<detail::ServerCore> core) : core_(std::move(core)) {
     std::lock_guard lock(State().mutex);
     State().cores.push_back(core_);
+    {
+      // Before the watch: a signal that comes as soon as its handler stands must reach this server.
+      std::lock_guard told(State().told_mutex);
+      State().told = State().cores;
+    }
     if (State().cores.size() == 1) {
       State().watch = std::make_unique<detail::SignalWatch>([](int) {
         std::vector<std::shared_ptr<detail::ServerCore>> cores;
@@ -29,8 +34,6 @@ class Running {
         for (const auto& core : cores) core->OnSignal();
       });
     }
-    std::lock_guard told(State().told_mutex);
-    State().told = State().cores;
   }
 
   ~Running() {

@@ -140,6 +140,8 @@ void ServerCore::Drive() noexcept {
 }
 
 void ServerCore::Act(const ShutdownActions& actions) {
+  // First, so that whoever sees an action's effect (NOT_SERVING, GOAWAY) finds the state that goes with it.
+  state_.store(StateOf(plan_.state()), std::memory_order_release);
   if (actions.start_drain) {
     health_->Drain();
     StartTimer(drain_timer_, settings_.drain, kDrainOver);
