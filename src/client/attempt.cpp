@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "penstock/runtime/callback_thread.h"
+#include "runtime/baggage.h"
 #include "runtime/grpc_quirks.h"
 #include "runtime/inbound_deadline.h"
 #include "runtime/metadata.h"
+#include "runtime/trace_context.h"
 
 namespace penstock::inline v0::detail {
 
@@ -29,6 +31,25 @@ std::optional<gpr_timespec> WireDeadline(const ClientState& state, TimePoint dea
   constexpr std::int64_t kFarthest = std::chrono::nanoseconds(kFarthestDeadline).count();
   if (nanoseconds > kFarthest) return std::nullopt;
   return gpr_timespec{nanoseconds / kSecond, static_cast<std::int32_t>(nanoseconds % kSecond), GPR_CLOCK_MONOTONIC};
+}
+
+bool IsRelayedKey(std::string_view key) noexcept {
+  return key == kTraceparentKey || key == kTracestateKey || key == kBaggageKey;
+}
+
+// The parent's and the call's own, as one header.
+std::string BaggageOf(const CallOptions& options) {
+  std::string baggage;
+  const auto add = [&](std::string_view key, std::string_view value) {
+    if (key != kBaggageKey) return;
+    if (!baggage.empty()) baggage += ',';
+    baggage += value;
+  };
+  if (const CallScope* parent = options.parent.relaying()) {
+    for (const auto& [key, value] : parent->relayed()) add(key, value);
+  }
+  for (const auto& [key, value] : options.metadata) add(key, value);
+  return baggage;
 }
 
 }  // namespace
@@ -64,36 +85,61 @@ TimePoint DeadlineOf(const CallOptions& options, TimePoint now, Duration timeout
 
 std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, grpc::ClientContext& context) {
   const CallOptions& options = attempt.options;
-  if (std::optional<gpr_timespec> deadline = WireDeadline(attempt.state, attempt.deadline)) context.set_deadline(*deadline);
-  for (const auto& [key, value] : options.metadata) context.AddMetadata(key, value);
+  if (std::optional<gpr_timespec> deadline = WireDeadline(attempt.state, attempt.deadline))
+    context.set_deadline(*deadline);
   if (options.credentials) context.set_credentials(options.credentials);
   if (options.compression) context.set_compression_algorithm(*options.compression);
   if (!options.authority.empty()) context.set_authority(options.authority);
   const std::optional<bool>& waits = options.wait_for_ready ? options.wait_for_ready : attempt.method.wait_for_ready;
   if (waits) context.set_wait_for_ready(*waits);
 
-  const CallScope* const parent = options.parent.scope().get();
+  const CallScope* const parent = options.parent.relaying();
   ClientObserver* const observer = attempt.state.observer();
-  if (observer == nullptr) {
+  FaultInjector* const faults = attempt.state.settings().faults.get();
+  bool own_relayed = false;
+  for (const auto& [key, value] : options.metadata) {
+    if (IsRelayedKey(key)) {
+      own_relayed = true;
+    } else {
+      context.AddMetadata(key, value);
+    }
+  }
+  if (observer == nullptr && faults == nullptr && !own_relayed) {
     if (parent != nullptr) {
       for (const auto& [key, value] : parent->relayed()) context.AddMetadata(key, value);
     }
     return nullptr;
   }
+
+  // One header each, whoever brings it: two traceparents are none.
   OutgoingMetadata outgoing;
   if (parent != nullptr) {
-    for (const auto& [key, value] : parent->relayed()) outgoing.Set(key, value);
+    for (const auto& [key, value] : parent->relayed()) {
+      if (key != kBaggageKey) outgoing.Set(key, value);
+    }
   }
+  for (const auto& [key, value] : options.metadata) {
+    if (IsRelayedKey(key) && key != kBaggageKey) outgoing.Set(key, value);
+  }
+  std::string baggage = BaggageOf(options);
+  if (faults != nullptr) baggage = faults->Forwarded(baggage);
+  if (!baggage.empty()) outgoing.Set(kBaggageKey, std::move(baggage));
+
   std::unique_ptr<AttemptObservation> observation;
-  {
+  if (observer != nullptr) {
     UserCodeScope in_user_code;
     observation = observer->OnAttempt(
-        {.method = attempt.method.info->path, .attempt = attempt.attempt, .stream = attempt.stream, .parent = parent}, outgoing);
+        {.method = attempt.method.info->path, .attempt = attempt.attempt, .stream = attempt.stream, .parent = parent},
+        outgoing);
   }
   for (const auto& [key, value] : outgoing.pairs()) {
     if (!MetadataProblem(key, value)) context.AddMetadata(key, value);
   }
   return observation;
+}
+
+Fault FaultFor(ClientState& state, const MethodEntry& method, const CallOptions& options) {
+  return state.settings().faults->Evaluate(method.info->path, BaggageOf(options));
 }
 
 bool CertainlyOverLimit(const ClientSettings& settings, const grpc::Status& status, std::size_t request_bytes) {
@@ -103,7 +149,8 @@ bool CertainlyOverLimit(const ClientSettings& settings, const grpc::Status& stat
 }
 
 Reached ReachOf(const grpc::ClientContext& context, const grpc::Status& status, const void* connection) {
-  if (!context.GetServerInitialMetadata().empty() || !context.GetServerTrailingMetadata().empty()) return Reached::kResponded;
+  if (!context.GetServerInitialMetadata().empty() || !context.GetServerTrailingMetadata().empty())
+    return Reached::kResponded;
   switch (status.error_code()) {
     // gRPC itself ends calls with these, also when no server has answered.
     case grpc::StatusCode::CANCELLED:

@@ -13,6 +13,7 @@
 #include "penstock/client/call.h"
 #include "penstock/client/detail/method_entry.h"
 #include "penstock/client/detail/retry_loop.h"
+#include "penstock/faults.h"
 
 namespace penstock::inline v0::detail {
 
@@ -33,6 +34,9 @@ struct AttemptContext {
   bool stream;
 };
 std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, grpc::ClientContext& context);
+
+// What strikes an attempt of this call; only where the settings have an injector.
+Fault FaultFor(ClientState& state, const MethodEntry& method, const CallOptions& options);
 
 // Whether the status is certainly gRPC's refusal of a message over one of this client's limits (C7). `request_bytes` is the size of
 // the request as sent.

@@ -2,7 +2,15 @@
 
 #include <limits>
 
+#include "runtime/relay.h"
+
 namespace penstock::inline v0 {
+
+void Parent::KeepRelayed() {
+  if (context_ == nullptr || scope_ != nullptr) return;
+  CallScope::Metadata relayed = detail::RelayedMetadata(context_->client_metadata());
+  if (!relayed.empty()) kept_ = CallScope::Create(TimePoint::max(), std::move(relayed));
+}
 
 TimePoint Deadline::At(TimePoint now) const noexcept {
   switch (kind_) {

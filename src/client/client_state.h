@@ -27,6 +27,7 @@
 #include "penstock/core/retry_budget.h"
 #include "penstock/runtime/time_source.h"
 #include "penstock/telemetry.h"
+#include "runtime/grpc_quirks.h"
 
 namespace penstock::inline v0::detail {
 
@@ -69,6 +70,9 @@ class ClientState final : private CallRegistry::Owner {
     const std::uint32_t index = NextChannel(method);
     return {method.asyncs[index], channels_[index]};
   }
+
+  // Where every call fails at once, through gRPC as a real one would; only where the settings have an injector.
+  static Lane LameLane(const MethodEntry& method) noexcept { return {method.asyncs[method.channels], LameChannel()}; }
 
   // A fault in what the program gave the client (C6, C11): told to the observer, and logged.
   void ReportFault(std::string_view method, std::string_view what) noexcept;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "penstock/options.pb.h"
+#include "runtime/grpc_quirks.h"
 
 namespace penstock::inline v0::detail {
 
@@ -43,8 +44,13 @@ const MethodEntry& MethodTable::Make(const MethodInfo& method) {
     node.stubs.push_back(method.make_stub(channel));
     node.asyncs.push_back(node.stubs.back().get());
   }
-  entry.asyncs = node.asyncs.data();
   entry.channels = static_cast<std::uint32_t>(node.asyncs.size());
+  // Behind the channels': where an attempt goes that an injected fault aborts.
+  if (settings_.faults != nullptr) {
+    node.stubs.push_back(method.make_stub(LameChannel()));
+    node.asyncs.push_back(node.stubs.back().get());
+  }
+  entry.asyncs = node.asyncs.data();
   // relaxed: only written under the mutex, which is held.
   node.next = bucket.load(std::memory_order_relaxed);
   // release: pairs with the acquire in Find(), makes the node visible.

@@ -56,6 +56,7 @@ void StreamCore::Begin(ClientState& state, const MethodInfo& method, CallOptions
   method_ = &state.methods().Find(method);
   events_ = &events;
   options_ = std::move(options);
+  options_.parent.KeepRelayed();
   user_message_ = prepared.read;
   largest_write_ = prepared.request_bytes;
   if (prepared.read != nullptr && reads_ == Reads::kAsAsked) read_.Asked();
@@ -120,7 +121,7 @@ void StreamCore::Admit(bool here) noexcept {
   const CancelReason reason = word_.reason();
   if (reason != CancelReason::kNone) return EndCancelled(reason, here);
 
-  Admission admission = state_->breaker().Acquire();
+  Admission admission = state_->Acquire(options_.parent.relaying());
   if (admission.admitted()) return StartAdmitted(admission.TakeTicket(), here);
 
   const RetryStep step = loop_.OnRejected();
@@ -133,7 +134,7 @@ void StreamCore::Admit(bool here) noexcept {
     observer->OnRejected({.method = method_->info->path,
                           .attempt = loop_.attempts() + 1,
                           .stream = true,
-                          .parent = options_.parent.scope().get()},
+                          .parent = options_.parent.relaying()},
                          result_.status);
   }
   Decided(step.decision);
@@ -152,6 +153,7 @@ void StreamCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
     own_context_.emplace();
     context_ = &*own_context_;
   }
+  if (state_->settings().faults != nullptr) [[unlikely]] DrawFault();
   if (!word_.BeginAttempt()) {
     ticket_ = CircuitTicket();
     return EndCancelled(word_.reason(), here);
@@ -165,7 +167,45 @@ void StreamCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
                               .attempt = loop_.attempts(),
                               .stream = true},
                              *context_);
-  const ClientState::Lane lane = state_->NextLane(*method_);
+  if (injected_ != nullptr && injected_->delay > Duration::zero()) return LaunchDelayed();
+  Launch();
+}
+
+void StreamCore::DrawFault() {
+  Fault fault = FaultFor(*state_, *method_, options_);
+  if (injected_ == nullptr) {
+    if (!fault.any()) return;
+    injected_ = std::make_unique<Injected>(*this);
+  }
+  injected_->delay = fault.delay;
+  injected_->abort = std::move(fault.abort);
+}
+
+void StreamCore::LaunchDelayed() noexcept {
+  AddReference();  // The timer's.
+  AddReference();  // Of this function, which the attempt may outrun.
+  state_->time().Arm(*injected_, SaturatingAdd(state_->clock().Now(), injected_->delay));
+  // A cancel that came before the timer was armed has not found it.
+  if (word_.reason() != CancelReason::kNone) LaunchIfCancelled();
+  Release();
+}
+
+void StreamCore::LaunchIfCancelled() noexcept {
+  // Whoever takes the timer away launches; on a context that is cancelled, so that the attempt ends at once.
+  if (!state_->time().Disarm(*injected_)) return;
+  Launch();
+  Release();
+}
+
+void StreamCore::Injected::Fire() noexcept {
+  StreamCore& stream = stream_;
+  stream.Launch();
+  stream.Release();
+}
+
+void StreamCore::Launch() noexcept {
+  const bool aborted = injected_ != nullptr && injected_->abort;
+  const ClientState::Lane lane = aborted ? ClientState::LameLane(*method_) : state_->NextLane(*method_);
   Prepare(lane.async, lane.channel, context_);
   GrpcAddHold();  // Until a read fails.
   GrpcAddHold();  // Until this function has done its work.
@@ -344,7 +384,8 @@ void StreamCore::HalfCloseEnded(bool ok) noexcept {
 }
 
 void StreamCore::AttemptDone(const grpc::Status& status) noexcept {
-  result_.status = status;
+  const bool aborted = injected_ != nullptr && injected_->abort && status.error_code() != grpc::StatusCode::CANCELLED;
+  result_.status = aborted ? *injected_->abort : status;
   if (word_.EndAttempt()) AttemptEndHere();
 }
 
@@ -464,8 +505,13 @@ void StreamCore::AttemptEndHere() noexcept {
     observation_->End({.status = result_.status, .outcome = outcome});
   }
 
+  const CauseScope cause({.attempt = observation_.get(), .parent = options_.parent.relaying()});
   // C10. An opened stream has told, as it opened, that its connection lives.
   if (facts.opened) {
+    Settle(outcome);
+  } else if (injected_ != nullptr && injected_->abort) {
+    // It says nothing of a connection, and counts.
+    state_->broken_connections().Withdrawn(broken_attempt_, *context_);
     Settle(outcome);
   } else if (!verdict && end_.code == grpc::StatusCode::UNAVAILABLE && outcome == Outcome::kFailure) {
     report.takes_token = state_->broken_connections().EndedUnavailable(broken_attempt_, *context_, connection, result_.status,
@@ -571,6 +617,7 @@ void StreamCore::Cancel(CancelReason reason) noexcept {
       return;
     case CallWord<>::Canceller::kTryCancel:
       context_->TryCancel();
+      if (injected_ != nullptr) LaunchIfCancelled();
       DropKeptIfCancelled();
       if (word_.LetGo()) PostToCallbackThread([this] { AttemptEndHere(); });
       return;

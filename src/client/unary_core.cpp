@@ -28,6 +28,7 @@ void UnaryCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&
   method_ = &state.methods().Find(method);
   request_bytes_ = request_bytes;
   options_ = std::move(options);
+  options_.parent.KeepRelayed();
   result_ = CallResult{};
   loop_ = RetryLoop{};
   listed_ = deadline_armed_ = parent_attached_ = false;
@@ -85,7 +86,7 @@ void UnaryCore::Admit(bool here) noexcept {
   const CancelReason reason = word_.reason();
   if (reason != CancelReason::kNone) return EndCancelled(reason, here);
 
-  Admission admission = state_->Acquire(options_.parent.scope().get());
+  Admission admission = state_->Acquire(options_.parent.relaying());
   if (admission.admitted()) return StartAdmitted(admission.TakeTicket(), here);
 
   const RetryStep step = loop_.OnRejected();
@@ -97,7 +98,7 @@ void UnaryCore::Admit(bool here) noexcept {
     observer->OnRejected({.method = method_->info->path,
                           .attempt = loop_.attempts() + 1,
                           .stream = false,
-                          .parent = options_.parent.scope().get()},
+                          .parent = options_.parent.relaying()},
                          result_.status);
   }
   Decided(step.decision);
@@ -119,6 +120,7 @@ void UnaryCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
     own_context_.emplace();
     context_ = &*own_context_;
   }
+  if (state_->settings().faults != nullptr) [[unlikely]] DrawFault();
   if (!word_.BeginAttempt()) {
     ticket_ = CircuitTicket();
     return EndCancelled(word_.reason(), here);
@@ -132,12 +134,52 @@ void UnaryCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
                               .attempt = loop_.attempts(),
                               .stream = false},
                              *context_);
-  StartAttempt(state_->NextAsync(*method_), context_, further);
+  if (injected_ != nullptr && injected_->delay > Duration::zero()) return LaunchDelayed();
+  Launch();
+}
+
+void UnaryCore::Launch() noexcept {
+  const bool aborted = injected_ != nullptr && injected_->abort;
+  void* const async = aborted ? ClientState::LameLane(*method_).async : state_->NextAsync(*method_);
+  StartAttempt(async, context_, loop_.attempts() > 1);
   // Nothing of the call may be touched from here on: it may have ended.
 }
 
+void UnaryCore::DrawFault() {
+  Fault fault = FaultFor(*state_, *method_, options_);
+  if (injected_ == nullptr) {
+    if (!fault.any()) return;
+    injected_ = std::make_unique<Injected>(*this);
+  }
+  injected_->delay = fault.delay;
+  injected_->abort = std::move(fault.abort);
+}
+
+void UnaryCore::LaunchDelayed() noexcept {
+  AddReference();  // The timer's.
+  AddReference();  // Of this function, which the attempt may outrun.
+  state_->time().Arm(*injected_, SaturatingAdd(state_->clock().Now(), injected_->delay));
+  // A cancel that came before the timer was armed has not found it.
+  if (word_.reason() != CancelReason::kNone) LaunchIfCancelled();
+  Release();
+}
+
+void UnaryCore::LaunchIfCancelled() noexcept {
+  // Whoever takes the timer away launches; on a context that is cancelled, so that the attempt ends at once.
+  if (!state_->time().Disarm(*injected_)) return;
+  Launch();
+  Release();
+}
+
+void UnaryCore::Injected::Fire() noexcept {
+  UnaryCore& call = call_;
+  call.Launch();
+  call.Release();
+}
+
 void UnaryCore::AttemptDone(grpc::Status&& status) noexcept {
-  result_.status = std::move(status);
+  const bool aborted = injected_ != nullptr && injected_->abort && status.error_code() != grpc::StatusCode::CANCELLED;
+  result_.status = aborted ? *injected_->abort : std::move(status);
   if (word_.EndAttempt()) OnAttemptEndHere();
 }
 
@@ -217,8 +259,13 @@ void UnaryCore::JudgeHere() noexcept {
     observation_->End({.status = result_.status, .outcome = outcome});
   }
   {
-    const CauseScope cause({.attempt = observation_.get(), .parent = options_.parent.scope().get()});
-    if (!verdict && facts.code == grpc::StatusCode::UNAVAILABLE && outcome == Outcome::kFailure) {
+    const CauseScope cause({.attempt = observation_.get(), .parent = options_.parent.relaying()});
+    const bool aborted = injected_ != nullptr && injected_->abort;
+    if (aborted) {
+      // C10: it says nothing of a connection, and counts.
+      state_->broken_connections().Withdrawn(broken_attempt_, *context_);
+      state_->Settle(ticket_, outcome, observation_.get());
+    } else if (!verdict && facts.code == grpc::StatusCode::UNAVAILABLE && outcome == Outcome::kFailure) {
       report.takes_token = state_->broken_connections().EndedUnavailable(broken_attempt_, *context_, connection,
                                                                          result_.status, std::move(ticket_));
     } else {
@@ -284,6 +331,7 @@ void UnaryCore::Cancel(CancelReason reason) noexcept {
       return;
     case CallWord<>::Canceller::kTryCancel:
       context_->TryCancel();
+      if (injected_ != nullptr) LaunchIfCancelled();
       if (word_.LetGo()) PostToCallbackThread([this] { OnAttemptEndHere(); });
       return;
     case CallWord<>::Canceller::kDrive:

@@ -67,8 +67,14 @@ class Parent {
   const grpc::CallbackServerContext* context() const noexcept { return context_; }
   bool set() const noexcept { return scope_ != nullptr || context_ != nullptr; }
 
+  // For the library: copies what a plain context brings of trace and baggage, while it lives.
+  void KeepRelayed();
+  // The scope, or that copy, which has neither deadline nor end; null: there is nothing to relay.
+  const CallScope* relaying() const noexcept { return scope_ != nullptr ? scope_.get() : kept_.get(); }
+
  private:
   std::shared_ptr<CallScope> scope_;
+  std::shared_ptr<CallScope> kept_;
   const grpc::CallbackServerContext* context_ = nullptr;
 };
 

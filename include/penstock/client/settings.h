@@ -31,6 +31,7 @@
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/clock.h"
 #include "penstock/core/retry_budget.h"
+#include "penstock/faults.h"
 #include "penstock/runtime/time_source.h"
 #include "penstock/runtime/tls.h"
 #include "penstock/telemetry.h"
@@ -134,6 +135,8 @@ struct ClientSettings {
 
   // Hears of attempts, decisions and state changes; null: nobody, for free.
   std::shared_ptr<ClientObserver> observer{};
+  // Plays the fault scenarios that come in calls' baggage; null: nothing is evaluated and nothing stripped.
+  std::shared_ptr<FaultInjector> faults{};
   // Null: ProcessTime(). A test gives testing::ManualTime.
   std::shared_ptr<TimeSource> time{};
 };

@@ -13,7 +13,8 @@ namespace penstock::inline v0::detail {
 
 struct MethodEntry {
   const MethodInfo* info = nullptr;
-  // The service's AsyncInterface on each of the client's channels.
+  // The service's AsyncInterface on each of the client's channels; with fault injection one more, on a channel that fails
+  // every call at once.
   void* const* asyncs = nullptr;
   std::uint32_t channels = 1;
   std::uint32_t max_attempts = 1;

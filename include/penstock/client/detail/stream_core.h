@@ -142,6 +142,19 @@ class StreamCore : public LiveCall {
    private:
     StreamCore& stream_;
   };
+  // What an injected fault does to the attempt that runs (F2). Made with the first one of a stream and kept: its timer may
+  // still be returning when the next attempt begins.
+  class Injected final : public Timer {
+   public:
+    explicit Injected(StreamCore& stream) : stream_(stream) {}
+    void Fire() noexcept override;
+
+    Duration delay{};
+    std::optional<grpc::Status> abort;
+
+   private:
+    StreamCore& stream_;
+  };
   class ParentListener final : public CallScope::Listener {
    public:
     explicit ParentListener(StreamCore& stream) : stream_(stream) {}
@@ -164,6 +177,10 @@ class StreamCore : public LiveCall {
   // The steps of the driver; `here` says that this is a callback thread, where events may run.
   void Admit(bool here) noexcept;
   void StartAdmitted(CircuitTicket ticket, bool here) noexcept;
+  void DrawFault();
+  void LaunchDelayed() noexcept;
+  void LaunchIfCancelled() noexcept;
+  void Launch() noexcept;
   void AttemptEndHere() noexcept;
   const char* ServerFault() const noexcept;
   void PutOwnStatus(CancelReason reason) noexcept;
@@ -204,6 +221,7 @@ class StreamCore : public LiveCall {
   std::unique_ptr<grpc::ClientContext> child_context_;
   grpc::ClientContext* context_ = nullptr;
   std::unique_ptr<AttemptObservation> observation_;
+  std::unique_ptr<Injected> injected_;  // Null: no attempt of it was struck.
   CallOptions options_;
   CallResult result_;
   StreamEnd end_;

@@ -68,6 +68,19 @@ class UnaryCore : public LiveCall {
    private:
     UnaryCore& call_;
   };
+  // What an injected fault does to the attempt that runs (F2). Made with the first one of a call and kept: its timer may
+  // still be returning when the next attempt begins.
+  class Injected final : public Timer {
+   public:
+    explicit Injected(UnaryCore& call) : call_(call) {}
+    void Fire() noexcept override;
+
+    Duration delay{};
+    std::optional<grpc::Status> abort;
+
+   private:
+    UnaryCore& call_;
+  };
   class ParentListener final : public CallScope::Listener {
    public:
     explicit ParentListener(UnaryCore& call) : call_(call) {}
@@ -87,6 +100,10 @@ class UnaryCore : public LiveCall {
   // The steps of the driver. Those with `Here` run on a callback thread, where a completion may run.
   void Admit(bool here) noexcept;
   void StartAdmitted(CircuitTicket ticket, bool here) noexcept;
+  void DrawFault();
+  void LaunchDelayed() noexcept;
+  void LaunchIfCancelled() noexcept;
+  void Launch() noexcept;
   void OnAttemptEndHere() noexcept;
   void JudgeHere() noexcept;
   void WaitHere(Duration wait, TimePoint now) noexcept;
@@ -112,6 +129,7 @@ class UnaryCore : public LiveCall {
   std::unique_ptr<grpc::ClientContext> child_context_;
   grpc::ClientContext* context_ = nullptr;
   std::unique_ptr<AttemptObservation> observation_;
+  std::unique_ptr<Injected> injected_;  // Null: no attempt of it was struck.
   std::size_t request_bytes_ = 0;
   CallResult result_;
   CallOptions options_;
