@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -54,6 +55,7 @@ class Router::Impl {
   void SetDelay(Duration to_server, Duration to_client);
   void HoldNew(bool hold) { hold_new_ = hold; }
   void StallAll();
+  void FreezeTarget(std::uint16_t port, bool frozen);
   void Release();
   template <class Which>
   std::size_t CutWhere(const Which& which, Cut how);
@@ -147,6 +149,7 @@ class Router::Impl {
   std::shared_ptr<detail::Loop> loop_;
   detail::Listener listener_;
   bool hold_new_ = false;
+  std::set<std::uint16_t> frozen_;
   Duration delay_[2] = {};
   std::vector<std::uint16_t> targets_;
   std::size_t next_target_ = 0;
@@ -195,10 +198,21 @@ void Router::Impl::StallAll() {
   }
 }
 
+void Router::Impl::FreezeTarget(std::uint16_t port, bool frozen) {
+  if (frozen) {
+    frozen_.insert(port);
+  } else {
+    frozen_.erase(port);
+  }
+  for (const auto& [id, connection] : connections_) {
+    if (!connection->cut && connection->target == port) SetHeld(*connection, frozen);
+  }
+}
+
 void Router::Impl::Release() {
   // What ends now is erased only when its handles are closed, on a later turn of the loop.
   for (const auto& [id, connection] : connections_) {
-    if (!connection->cut) SetHeld(*connection, false);
+    if (!connection->cut && !frozen_.contains(connection->target)) SetHeld(*connection, false);
   }
 }
 
@@ -265,7 +279,7 @@ void Router::Impl::OnConnection(uv_stream_t* listener) {
     connection->client_port = ntohs(peer.sin_port);
   }
   if (!targets_.empty()) connection->target = targets_[next_target_++ % targets_.size()];
-  connection->held = hold_new_;
+  connection->held = hold_new_ || frozen_.contains(connection->target);
   Update([&](RouterStats& stats) {
     ++stats.accepted;
     ++stats.live;
@@ -513,6 +527,10 @@ void Router::HoldNew(bool hold) {
 
 void Router::StallAll() {
   impl_->Run([&] { impl_->StallAll(); });
+}
+
+void Router::FreezeTarget(std::uint16_t port, bool frozen) {
+  impl_->Run([&] { impl_->FreezeTarget(port, frozen); });
 }
 
 void Router::Release() {

@@ -99,7 +99,11 @@ class Router {
   // Every live connection forwards nothing more, as if its packets were lost. Bytes wait in the router and the kernel.
   void StallAll();
 
-  // Every held or stalled connection goes on, with nothing lost.
+  // The same for one target: its connections, and new ones to it, stand still until it is called with false. That is what
+  // clients see of a pod that hangs.
+  void FreezeTarget(std::uint16_t port, bool frozen);
+
+  // Every held or stalled connection goes on, with nothing lost; those of frozen targets do not.
   void Release();
 
   // False when there is no such live connection.
