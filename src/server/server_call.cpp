@@ -84,11 +84,8 @@ grpc::Status StatusOfException(ServerCall* call, const char* where) noexcept {
   } catch (const grpc::Status& status) {
     return status;
   } catch (const std::exception& exception) {
-    try {
-      text = exception.what();
-    } catch (...) {
-      text = "an exception whose what() throws";
-    }
+    const char* what = exception.what();
+    text = what != nullptr ? what : "an exception without a text";
   } catch (...) {
     text = "an exception that is no std::exception";
   }

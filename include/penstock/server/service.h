@@ -30,10 +30,12 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "penstock/runtime/call_scope.h"
 #include "penstock/server/call.h"
 #include "penstock/server/detail/guard.h"
+#include "penstock/server/message_pool.h"
 #include "penstock/server/reactors.h"
 #include "penstock/server/work_pool.h"
 
@@ -136,12 +138,28 @@ class AnyService {
   }
 };
 
-// GeneratedService is what protoc made of the service: `ledger::v1::Ledger`.
-template <class GeneratedService>
+// What protoc made of a service: `ledger::v1::Ledger`, not one of the classes in it.
+template <class T>
+concept GeneratedGrpcService = requires { T::service_full_name(); };
+
+template <GeneratedGrpcService GeneratedService>
 class Service : public GeneratedService::CallbackService, public AnyService {
  public:
   grpc::Service& grpc_service() noexcept final { return *this; }
   const char* full_name() const noexcept final { return GeneratedService::service_full_name(); }
+
+ protected:
+  // Has the messages of a unary method come from a pool. In the constructor, with the method's
+  // &…::SetMessageAllocatorFor_….
+  template <class Owner, class Request, class Response>
+  void PoolMessages(void (Owner::*set_allocator)(grpc::MessageAllocator<Request, Response>*)) {
+    auto pool = std::make_shared<MessagePool<Request, Response>>();
+    (this->*set_allocator)(pool.get());
+    pools_.push_back(std::move(pool));
+  }
+
+ private:
+  std::vector<std::shared_ptr<void>> pools_;
 };
 
 }  // namespace penstock::inline v0

@@ -1,0 +1,625 @@
+#include <doctest/doctest.h>
+#include <grpcpp/alarm.h>
+
+#include "penstock/server/auth.h"
+#include "support/server_fixture.h"
+
+namespace penstock::test {
+namespace {
+
+using Steady = std::chrono::steady_clock;
+
+// --- V6: exceptions -------------------------------------------------------------------------------------------------
+
+struct NullWhat : std::exception {
+  const char* what() const noexcept override { return nullptr; }
+};
+
+enum class Thrown { kException, kInt, kNullWhat };
+constexpr Thrown kAllThrown[] = {Thrown::kException, Thrown::kInt, Thrown::kNullWhat};
+
+void Throw(Thrown thrown) {
+  switch (thrown) {
+    case Thrown::kException: throw std::runtime_error("the password is hunter2");
+    case Thrown::kInt: throw 42;
+    case Thrown::kNullWhat: throw NullWhat();
+  }
+}
+
+void CheckInternal(const grpc::Status& status) {
+  CHECK(status.error_code() == grpc::StatusCode::INTERNAL);
+  CHECK(status.error_message().find("hunter2") == std::string::npos);
+}
+
+TEST_CASE("V6: an exception of any kind that leaves a handler ends its call with INTERNAL, is counted and logged, and harms nothing else") {
+  for (const Thrown thrown : kAllThrown) {
+    LogKeeper log;
+    GuardedEcho echo;
+    bool throwing = true;
+    echo.on_unary = [&](auto*, const auto&, auto*) {
+      if (throwing) Throw(thrown);
+      return grpc::Status::OK;
+    };
+    echo.on_repeatable = [&](auto*, const auto&, auto*, Reply) { Throw(thrown); };
+    auto server = MakeServer(LocalSettings(), {&echo});
+    auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+    EchoResponse response;
+    CheckInternal(CallUnary(*stub, EchoRequest(), &response));
+    {
+      grpc::ClientContext context;
+      SetLimit(context);
+      CheckInternal(stub->Repeatable(&context, EchoRequest(), &response));
+    }
+    CHECK(server->counts().exceptions == 2);
+    CHECK(log.Has("/penstock.test.v1.Echo/Unary: the handler threw"));
+    throwing = false;
+    CHECK(CallUnary(*stub, EchoRequest(), &response).ok());
+    server->Shutdown();
+    CHECK(server->Wait() == 0);
+  }
+}
+
+enum class Where { kConstructor, kRead, kWrite, kCancelled, kShutdown, kDone };
+
+class ThrowingBidi final : public ServerBidiReactor<EchoRequest, EchoResponse> {
+ public:
+  ThrowingBidi(Where where, Thrown thrown, std::atomic<int>& done) : where_(where), thrown_(thrown), done_(done) {
+    StartRead(&request_);
+    StartWrite(&response_);
+    MaybeThrow(Where::kConstructor);
+  }
+  ~ThrowingBidi() override { ++done_; }
+
+ private:
+  void MaybeThrow(Where here) {
+    if (here == where_) Throw(thrown_);
+  }
+  void OnReadDone(bool) override { MaybeThrow(Where::kRead); }
+  void OnWriteDone(bool) override { MaybeThrow(Where::kWrite); }
+  void OnCancelled() override { MaybeThrow(Where::kCancelled); }
+  void OnShutdown() override { MaybeThrow(Where::kShutdown); }
+  void OnDone() override { MaybeThrow(Where::kDone); }
+
+  Where where_;
+  Thrown thrown_;
+  std::atomic<int>& done_;
+  EchoRequest request_;
+  EchoResponse response_;
+};
+
+TEST_CASE("V6: an exception from a reactor's constructor or any of its methods ends that call and never hangs a shutdown") {
+  for (const Where where : {Where::kConstructor, Where::kRead, Where::kWrite, Where::kCancelled, Where::kShutdown, Where::kDone}) {
+    for (const Thrown thrown : kAllThrown) {
+      CAPTURE(static_cast<int>(where));
+      LogKeeper log;
+      std::atomic<int> destroyed{0};
+      GuardedEcho echo;
+      echo.on_bidi = [&](auto* context) { return GuardedEcho::StartIn<ThrowingBidi>(context, where, thrown, destroyed); };
+      auto server = MakeServer(LocalSettings(), {&echo});
+      auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+      grpc::ClientContext context;
+      SetLimit(context);
+      auto stream = stub->Bidi(&context);
+      EchoResponse response;
+      if (where == Where::kRead) stream->Write(EchoRequest());
+      if (where == Where::kCancelled) {
+        CHECK(stream->Read(&response));
+        context.TryCancel();
+      }
+      if (where == Where::kShutdown || where == Where::kDone) {
+        CHECK(stream->Read(&response));
+        server->Shutdown();
+      }
+      while (stream->Read(&response)) {
+      }
+      const grpc::Status status = stream->Finish();
+      switch (where) {
+        case Where::kCancelled: CHECK(status.error_code() == grpc::StatusCode::CANCELLED); break;
+        case Where::kDone: CHECK(status.error_code() == grpc::StatusCode::UNAVAILABLE); break;
+        case Where::kShutdown:
+        case Where::kConstructor:
+        case Where::kRead:
+        case Where::kWrite: CheckInternal(status); break;
+      }
+      CHECK(Until([&] { return server->counts().exceptions == 1; }));
+      if (where != Where::kConstructor) CHECK(Until([&] { return destroyed == 1; }));
+      server->Shutdown();
+      CHECK(server->Wait() == 0);
+    }
+  }
+}
+
+TEST_CASE("V6: a grpc::Status thrown or returned passes as it is, with its details; text goes to clients only when asked for") {
+  GuardedEcho echo;
+  const grpc::Status detailed(grpc::StatusCode::FAILED_PRECONDITION, "not now", std::string("\x08\x09 details \0 of any kind", 24));
+  bool thrown = false;
+  echo.on_unary = [&](auto*, const auto& request, auto*) -> grpc::Status {
+    if (request.text() == "exception") throw std::runtime_error("the reason");
+    if (thrown) throw detailed;
+    return detailed;
+  };
+  auto settings = LocalSettings();
+  settings.exception_text_to_clients = true;
+  auto server = MakeServer(settings, {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  EchoResponse response;
+  for (const bool by_throwing : {false, true}) {
+    thrown = by_throwing;
+    const grpc::Status status = CallUnary(*stub, EchoRequest(), &response);
+    CHECK(status.error_code() == detailed.error_code());
+    CHECK(status.error_message() == detailed.error_message());
+    CHECK(status.error_details() == detailed.error_details());
+  }
+  CHECK(server->counts().exceptions == 0);
+  EchoRequest request;
+  request.set_text("exception");
+  LogKeeper log;
+  CHECK(CallUnary(*stub, request, &response).error_message() == "the handler failed: the reason");
+}
+
+TEST_CASE("V6: a reply that nobody gives ends the call with INTERNAL, and a second one counts nothing") {
+  GuardedEcho echo;
+  echo.on_repeatable = [&](auto*, const auto& request, auto*, Reply reply) {
+    if (request.text() == "drop") return;
+    Reply moved = std::move(reply);
+    reply.Finish({grpc::StatusCode::ABORTED, "moved from"});
+    moved.Finish(grpc::Status::OK);
+    moved.Finish({grpc::StatusCode::ABORTED, "too late"});
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  const auto call = [&](const char* text) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    EchoRequest request;
+    request.set_text(text);
+    EchoResponse response;
+    return stub->Repeatable(&context, request, &response);
+  };
+  CHECK(call("drop").error_message() == "the handler gave no answer");
+  CHECK(call("give").ok());
+}
+
+// --- V5: the reactors' own rules ------------------------------------------------------------------------------------
+
+class Misuser final : public ServerBidiReactor<EchoRequest, EchoResponse> {
+ public:
+  explicit Misuser(std::vector<bool>& answers, std::atomic<int>& done) : answers_(answers), done_(done) {
+    answers_.push_back(StartWrite(&response_, grpc::WriteOptions().set_buffer_hint()));  // first: the hint would hang it
+    answers_.push_back(StartWrite(&response_));                                          // a write is under way
+    answers_.push_back(StartWriteAndFinish(&response_, {}, grpc::Status::OK));           // still
+    answers_.push_back(StartRead(&request_));
+    answers_.push_back(StartRead(&request_));  // a read is under way
+  }
+
+ private:
+  void OnWriteDone(bool) override {
+    answers_.push_back(Finish(grpc::Status::OK));
+    answers_.push_back(Finish(grpc::Status::OK));
+    answers_.push_back(StartWrite(&response_));
+    answers_.push_back(StartRead(&request_));
+    answers_.push_back(StartWriteAndFinish(&response_, {}, grpc::Status::OK));
+    answers_.push_back(static_cast<bool>(Hold()));
+  }
+  void OnDone() override { ++done_; }
+
+  std::vector<bool>& answers_;
+  std::atomic<int>& done_;
+  EchoRequest request_;
+  EchoResponse response_;
+};
+
+TEST_CASE("S10, V5: a start too early or after the finish is refused, and never aborts; a hint on the first write hangs nothing") {
+  GuardedEcho echo;
+  std::vector<bool> answers;
+  std::atomic<int> done{0};
+  echo.on_bidi = [&](auto* context) { return GuardedEcho::StartIn<Misuser>(context, answers, done); };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  auto stream = stub->Bidi(&context);
+  EchoResponse response;
+  CHECK(stream->Read(&response));
+  CHECK_FALSE(stream->Read(&response));
+  CHECK(stream->Finish().ok());
+  REQUIRE(Until([&] { return done == 1; }));
+  CHECK(answers == std::vector<bool>{true, false, false, true, false, true, false, false, false, false, false});
+}
+
+// Works on another thread, under a hold.
+class Holder final : public ServerWriteReactor<EchoResponse> {
+ public:
+  Holder(std::atomic<int>& cancelled, std::atomic<bool>& let_go, std::atomic<int>& done) : cancelled_(cancelled), done_(done) {
+    thread_ = std::thread([this, &let_go, hold = Hold()] {
+      CHECK(static_cast<bool>(hold));
+      Until([&] { return let_go.load(); });
+      CHECK(done_ == 0);  // the client is gone, and the reactor is still here
+    });
+  }
+  ~Holder() override { thread_.join(); }
+
+ private:
+  void OnCancelled() override { ++cancelled_; }
+  void OnDone() override { ++done_; }
+
+  std::atomic<int>& cancelled_;
+  std::atomic<int>& done_;
+  std::thread thread_;
+};
+
+TEST_CASE("V5: a hold keeps the reactor while another thread works for it, past the client's cancellation") {
+  GuardedEcho echo;
+  std::atomic<int> cancelled{0}, done{0};
+  std::atomic<bool> let_go{false};
+  echo.on_down = [&](auto* context, auto*) { return GuardedEcho::StartIn<Holder>(context, cancelled, let_go, done); };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  auto reader = stub->Down(&context, EchoRequest());
+  reader->WaitForInitialMetadata();
+  context.TryCancel();
+  CHECK(Until([&] { return cancelled == 1; }));
+  CHECK(done == 0);
+  let_go = true;
+  CHECK(Until([&] { return done == 1; }));
+  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+}
+
+TEST_CASE("S6, V5: a quiet stream's headers come at once, and its reactor hears when the client goes") {
+  GuardedEcho echo;
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  auto reader = stub->Down(&context, EchoRequest());  // count 0: nothing is ever sent
+  reader->WaitForInitialMetadata();                   // would end with the deadline, 30 s from now
+  CHECK(echo.streams.opened == 1);
+  context.TryCancel();
+  CHECK(Until([&] { return echo.streams.done == 1; }));
+  CHECK(echo.streams.cancelled == 1);
+  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  CHECK(Until([&] { return server->counts().ended[grpc::StatusCode::CANCELLED] == 1; }));
+}
+
+TEST_CASE("L10, V5: a call's scope has its deadline and trace, and ends as the client cancels or the handler finishes") {
+  GuardedEcho echo;
+  std::shared_ptr<CallScope> scope;
+  std::unique_ptr<Reply> kept;
+  std::atomic<bool> arrived{false};
+  echo.on_repeatable = [&](auto* context, const auto&, auto*, Reply reply) {
+    scope = ServerCall::Of(context)->Scope();
+    kept = std::make_unique<Reply>(std::move(reply));
+    arrived = true;
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  for (const bool cancel : {false, true}) {
+    arrived = false;
+    grpc::ClientContext context;
+    SetLimit(context);
+    context.AddMetadata("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    context.AddMetadata("baggage", "tenant=7");
+    std::thread caller([&] {
+      EchoResponse response;
+      stub->Repeatable(&context, EchoRequest(), &response);
+    });
+    REQUIRE(Until([&] { return arrived.load(); }));
+    const auto left = scope->deadline() - SteadyClock().Now();
+    CHECK(left > 20s);
+    CHECK(left <= 31s);
+    CHECK(scope->relayed().size() == 2);
+    CHECK_FALSE(scope->ended());
+    if (cancel) {
+      context.TryCancel();
+      CHECK(Until([&] { return scope->ended(); }));
+      CHECK(kept->cancelled());
+    }
+    kept->Finish(grpc::Status::OK);
+    CHECK(scope->ended());
+    caller.join();
+  }
+}
+
+TEST_CASE("G1, G2: trailers that gRPC cannot send are refused, and a long message is cut instead of costing the connection") {
+  GuardedEcho echo;
+  std::vector<bool> added;
+  echo.on_unary = [&](auto* context, const auto&, auto*) -> grpc::Status {
+    ServerCall* call = ServerCall::Of(context);
+    added = {call->AddTrailer("fine", "value"), call->AddTrailer("Foo", "value"), call->AddTrailer("line", "a\nb"),
+             call->AddTrailer("raw-bin", std::string("\0\xff", 2))};
+    return {grpc::StatusCode::ABORTED, std::string(9000, 'x') + std::string(3000, '\n')};
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  EchoResponse response;
+  const grpc::Status status = stub->Unary(&context, EchoRequest(), &response);
+  CHECK(status.error_code() == grpc::StatusCode::ABORTED);
+  CHECK(status.error_message().size() <= 1024);
+  CHECK(added == std::vector<bool>{true, false, false, true});
+  CHECK(context.GetServerTrailingMetadata().count("fine") == 1);
+}
+
+TEST_CASE("V6: a method that returns neither Handle nor Start is served, and named in the log once") {
+  LogKeeper log;
+  GuardedEcho echo;
+  echo.on_idempotent = [](auto* context, auto*, auto*) {
+    auto* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  for (int i = 0; i < 2; ++i) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    EchoResponse response;
+    CHECK(stub->Idempotent(&context, EchoRequest(), &response).ok());
+  }
+  CHECK(Until([&] { return server->counts().in_flight == 0; }));
+  const std::string text = log.text();
+  const auto first = text.find("/penstock.test.v1.Echo/Idempotent is not guarded");
+  CHECK(first != std::string::npos);
+  CHECK(text.find("is not guarded", first + 60) == std::string::npos);
+}
+
+// --- V7: the order around a handler ---------------------------------------------------------------------------------
+
+class Recorder final : public ServerObserver {
+ public:
+  struct Seen {
+    std::string method;
+    ServerCallEnd end;
+    std::string subject;
+  };
+
+  std::unique_ptr<ServerCallObservation> OnStarted(ServerCall& call) override {
+    ++started;
+    CHECK_FALSE(call.identity().authenticated());
+    call.SetTraceParent("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01");
+    return std::make_unique<One>(*this);
+  }
+
+  std::vector<Seen> seen() const {
+    std::lock_guard lock(mutex_);
+    return seen_;
+  }
+  std::atomic<int> started{0};
+
+ private:
+  struct One final : ServerCallObservation {
+    explicit One(Recorder& owner) : owner_(owner) {}
+    void OnEnded(const ServerCall& call, const ServerCallEnd& end) noexcept override {
+      std::lock_guard lock(owner_.mutex_);
+      owner_.seen_.push_back({std::string(call.method()), end, call.identity().subject});
+    }
+    Recorder& owner_;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Seen> seen_;
+};
+
+TEST_CASE("V7: observers and the access log see refused calls and exceptions, unary and stream; the handler sees neither refusal") {
+  LogKeeper log;
+  GuardedEcho echo;
+  std::string subject_in_handler;
+  echo.on_unary = [&](auto* context, const auto& request, auto*) -> grpc::Status {
+    subject_in_handler = ServerCall::Of(context)->identity().subject;
+    CHECK(ServerCall::Of(context)->Scope()->relayed().front().second.find("00f067aa0ba902b7") != std::string::npos);
+    if (request.text() == "throw") throw 1;
+    return grpc::Status::OK;
+  };
+  auto recorder = std::make_shared<Recorder>();
+  std::mutex mutex;
+  std::vector<std::string> access;
+  auto settings = LocalSettings();
+  settings.observers = {recorder};
+  settings.access_log = [&](const AccessLogEntry& entry) {
+    std::lock_guard lock(mutex);
+    access.push_back(std::string(entry.method) + " " + entry.identity.subject + " " + std::to_string(entry.end.code));
+    CHECK(entry.peer.starts_with("ipv4:127.0.0.1"));
+  };
+  settings.authenticator = BearerTokens([](std::string_view token) -> std::optional<Identity> {
+    if (token == "boom") throw std::runtime_error("no store");
+    if (token != "right") return std::nullopt;
+    return Identity{"", "alice", {}};
+  });
+  settings.filters.push_back([](ServerCall& call) {
+    CHECK(call.identity().subject == "alice");
+    return call.client_metadata().count("forbidden") != 0 ? grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no") : grpc::Status::OK;
+  });
+  auto server = MakeServer(settings, {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  const auto unary = [&](const char* authorization, const char* text, bool forbidden = false) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    if (authorization != nullptr) context.AddMetadata("authorization", authorization);
+    if (forbidden) context.AddMetadata("forbidden", "1");
+    EchoRequest request;
+    request.set_text(text);
+    EchoResponse response;
+    return stub->Unary(&context, request, &response).error_code();
+  };
+  const auto stream = [&](const char* authorization) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    context.AddMetadata("authorization", authorization);
+    EchoRequest request;
+    request.set_count(1);
+    auto reader = stub->Down(&context, request);
+    EchoResponse response;
+    while (reader->Read(&response)) {
+    }
+    return reader->Finish().error_code();
+  };
+  CHECK(unary(nullptr, "") == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(unary("Basic abc", "") == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(unary("Bearer wrong", "") == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(unary("Bearer boom", "") == grpc::StatusCode::INTERNAL);
+  CHECK(unary("Bearer right", "", true) == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(echo.unary_calls == 0);
+  CHECK(unary("bearer right", "throw") == grpc::StatusCode::INTERNAL);
+  CHECK(unary("Bearer right", "") == grpc::StatusCode::OK);
+  CHECK(subject_in_handler == "alice");
+  CHECK(stream("Bearer wrong") == grpc::StatusCode::UNAUTHENTICATED);
+  CHECK(echo.streams.opened == 0);
+  CHECK(stream("Bearer right") == grpc::StatusCode::OK);
+
+  REQUIRE(Until([&] { return recorder->seen().size() == 9; }));
+  CHECK(recorder->started == 9);
+  const auto seen = recorder->seen();
+  int unauthenticated = 0, filtered = 0, threw = 0, alice = 0;
+  for (const auto& one : seen) {
+    unauthenticated += one.end.refusal == Refusal::kUnauthenticated;
+    filtered += one.end.refusal == Refusal::kFiltered;
+    threw += one.end.threw;
+    alice += one.subject == "alice";
+    CHECK(one.end.duration > Duration::zero());
+    CHECK_FALSE(one.end.unguarded);
+  }
+  CHECK(unauthenticated == 4);
+  CHECK(filtered == 1);
+  CHECK(threw == 2);
+  CHECK(alice == 4);
+  std::lock_guard lock(mutex);
+  CHECK(access.size() == 9);
+  CHECK(std::count(access.begin(), access.end(), "/penstock.test.v1.Echo/Unary alice 0") == 1);
+  CHECK(server->counts().unauthenticated == 4);
+  CHECK(server->counts().filtered == 1);
+  CHECK(server->counts().exceptions == 2);
+}
+
+TEST_CASE("V7: load shedding refuses the call over the cap with RESOURCE_EXHAUSTED and a pushback, and takes the next when there is room") {
+  GuardedEcho echo;
+  std::mutex mutex;
+  std::vector<Reply> kept;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) {
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(reply));
+  };
+  auto settings = LocalSettings();
+  settings.max_unary_calls = 2;
+  settings.max_streams = 1;
+  settings.pushback = 1234ms;
+  auto server = MakeServer(settings, {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] {
+      grpc::ClientContext context;
+      SetLimit(context);
+      EchoResponse response;
+      CHECK(stub->Repeatable(&context, EchoRequest(), &response).ok());
+    });
+  }
+  REQUIRE(Until([&] {
+    std::lock_guard lock(mutex);
+    return kept.size() == 2;
+  }));
+  {
+    grpc::ClientContext context;
+    SetLimit(context);
+    EchoResponse response;
+    CHECK(stub->Unary(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+    const auto trailer = context.GetServerTrailingMetadata().find("grpc-retry-pushback-ms");
+    REQUIRE(trailer != context.GetServerTrailingMetadata().end());
+    CHECK(std::string(trailer->second.data(), trailer->second.size()) == "1234");
+  }
+  CHECK(echo.unary_calls == 0);
+  CHECK(server->counts().overloaded == 1);
+  for (Reply& reply : kept) reply.Finish(grpc::Status::OK);
+  for (std::thread& caller : callers) caller.join();
+  CHECK(Until([&] { return server->counts().in_flight == 0; }));
+  EchoResponse response;
+  CHECK(CallUnary(*stub, EchoRequest(), &response).ok());
+
+  grpc::ClientContext first_context, second_context;
+  SetLimit(first_context);
+  SetLimit(second_context);
+  auto first = stub->Bidi(&first_context);
+  CHECK(first->Write(EchoRequest()));
+  CHECK(first->Read(&response));
+  auto second = stub->Bidi(&second_context);
+  CHECK_FALSE(second->Read(&response));
+  CHECK(second->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  first->WritesDone();
+  CHECK(first->Finish().ok());
+}
+
+TEST_CASE("V5: 64 handlers that sleep on a pool leave other calls answered in 200 ms, and a full pool refuses with a pushback") {
+  GuardedEcho echo;
+  std::atomic<bool> let_go{false};
+  std::atomic<int> sleeping{0};
+  WorkPool pool({.threads = 64, .max_waiting = 0});
+  echo.on_idempotent = [&](auto* context, auto*, auto* response) {
+    return GuardedEcho::HandleOnIn(pool, context, [&, response]() -> grpc::Status {
+      ++sleeping;
+      Until([&] { return let_go.load(); });
+      if (sleeping > 1000) throw 1;
+      response->set_text("slept");
+      return grpc::Status::OK;
+    });
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  std::atomic<int> answered{0};
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<EchoResponse> responses(64);
+  EchoRequest request;
+  for (int i = 0; i < 64; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    SetLimit(*contexts.back());
+    stub->async()->Idempotent(contexts.back().get(), &request, &responses[static_cast<std::size_t>(i)],
+                              [&](const grpc::Status& status) { answered += status.ok(); });
+  }
+  REQUIRE(Until([&] { return sleeping == 64; }));
+  EchoResponse response;
+  const auto began = Steady::now();
+  CHECK(CallUnary(*stub, request, &response).ok());
+  const auto took = Steady::now() - began;
+  MESSAGE("answered in " << std::chrono::duration<double, std::milli>(took).count() << " ms");
+  CHECK(took < 2s);  // 200 ms on an idle machine; blocked callbacks would take until let_go
+  grpc::ClientContext context;
+  SetLimit(context);
+  CHECK(stub->Idempotent(&context, request, &response).error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms") == 1);
+  let_go = true;
+  CHECK(Until([&] { return answered == 64; }));
+  CHECK(Until([&] { return pool.pending() == 0; }));
+}
+
+class Pooled final : public Service<v1::Echo> {
+ public:
+  Pooled() { PoolMessages(&Pooled::SetMessageAllocatorFor_Unary); }
+  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const EchoRequest* request, EchoResponse* response) override {
+    return Handle(context, [&] {
+      CHECK(response->text().empty());
+      CHECK(response->payload().empty());
+      response->set_text(request->text());
+      response->set_payload(std::string(static_cast<std::size_t>(request->reply_bytes()), 'x'));
+      return grpc::Status::OK;
+    });
+  }
+};
+
+TEST_CASE("V5: messages from a pool come empty, whatever was in them, and big ones are let go") {
+  Pooled service;
+  auto server = MakeServer(LocalSettings(), {&service});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  for (const int bytes : {10, 100'000, 0, 5}) {
+    EchoRequest request;
+    EchoResponse response;
+    request.set_reply_bytes(bytes);
+    request.set_text(std::string(static_cast<std::size_t>(bytes), 'y'));
+    CHECK(CallUnary(*stub, request, &response).ok());
+    CHECK(response.text() == request.text());
+    CHECK(response.payload().size() == static_cast<std::size_t>(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::test
