@@ -10,30 +10,18 @@
 // Time: the steady clock, read once before and once after each call.
 // Errors: a failed call is counted and told; the run's numbers are void then.
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
+#include "bench/histogram.h"
+
 namespace load {
 
 using Clock = std::chrono::steady_clock;
-
-// Latencies in buckets at most 3% wide: no allocation while measuring.
-class Histogram {
- public:
-  void Add(std::uint64_t nanoseconds) noexcept { ++buckets_[Index(nanoseconds)]; }
-  void Merge(const Histogram& other) noexcept;
-  // In nanoseconds; 0 where nothing was added.
-  double Quantile(double q) const noexcept;
-
- private:
-  static constexpr int kSteps = 32;
-  static std::size_t Index(std::uint64_t value) noexcept;
-  std::array<std::uint32_t, 64 * kSteps> buckets_{};
-};
+using bench::Histogram;
 
 class Meter {
  public:
