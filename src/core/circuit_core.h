@@ -513,13 +513,14 @@ void CircuitCore<Atomics>::PublishTally(std::uint64_t word, const Counts& counts
   if (seen.published) return;
   const std::uint64_t version = (word & kPayloadMask) >> 2;
   const bool failing = counts.consecutive_failures != 0;
-  const std::uint64_t run = (failing ? counts.consecutive_failures : counts.consecutive_successes) << 1 | (failing ? 1 : 0);
+  const std::uint64_t length = failing ? counts.consecutive_failures : counts.consecutive_successes;
+  const std::uint64_t run = std::min(length, kTallyMask >> 1) << 1 | (failing ? 1 : 0);
   const std::array<std::uint64_t, kTallyWords> values{counts.successes, counts.failures, run, counts.timed_out};
   for (std::size_t i = 0; i < kTallyWords; ++i) {
     std::uint64_t expected = seen.words[i];
     // Failing means that another has written the same value.
     tallies_[version % 4][i].compare_exchange_strong(
-        expected, TallyTag(word, version) << kTallyBits | (values[i] & kTallyMask), std::memory_order_acq_rel,
+        expected, TallyTag(word, version) << kTallyBits | std::min(values[i], kTallyMask), std::memory_order_acq_rel,
         std::memory_order_acquire);
   }
 }

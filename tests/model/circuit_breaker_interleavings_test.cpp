@@ -488,6 +488,23 @@ TEST_CASE("B8, B10: a probe policy sees every half-open result once, in the orde
   }, 2);
 }
 
+TEST_CASE("B8, B10: a probe that stalls while many others end spoils no counts") {
+  Explore("one probe ends while another thread ends eighteen", [](explorer::Run& run) {
+    CircuitBreakerSettings settings = Settings(1);
+    settings.probes = 2;
+    settings.probe = [](const Counts&) { return ProbeDecision::kKeep; };
+    auto m = MakeExpired(settings);
+    const Pass probe = m->Acquire();
+    run.Thread([=] { m->Settle(probe, kSuccess); });
+    run.Thread([=] {
+      for (int i = 0; i < 18; ++i) m->Call(kSuccess);
+    });
+    run.Finally([=, &run] {
+      run.Check(m->core->counts() == Counts{.successes = 19, .consecutive_successes = 19}, "counts");
+    });
+  }, 2);
+}
+
 TEST_CASE("B9, B10: every change is reported once and in order while two threads make them") {
   Explore("two threads trip, probe and close", [](explorer::Run& run) {
     CircuitBreakerSettings settings = Settings(1);

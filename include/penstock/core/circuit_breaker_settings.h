@@ -42,7 +42,8 @@ enum class Outcome : std::uint8_t {
 enum class ProbeDecision : std::uint8_t { kKeep, kClose, kOpen };
 
 // What was recorded in the current state. Closed: successes and failures are those of the window, the consecutive ones are
-// not cut by it. Half-open: since it became so. Open: all zero.
+// not cut by it. Half-open: since it became so, at most 16,777,215 (half of that for
+// the consecutive ones). Open: all zero.
 struct Counts {
   std::uint64_t successes = 0;
   std::uint64_t failures = 0;

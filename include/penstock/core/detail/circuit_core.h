@@ -112,13 +112,14 @@ class CircuitCore {
   };
 
   // The half-open counts after the result with some version v, in cells[v % 4]; each word is
-  // generation:22 | v / 4:2 | count:40.
+  // generation:22 | v:18 | count:24. The version is in each word, and long, because a count that does not change would
+  // otherwise come back with the same tag while a thread that wants to replace it stalls.
   enum TallyWord : std::size_t { kSuccesses, kFailures, kRun, kTimedOuts, kTallyWords };
   using Tally = std::array<Word, kTallyWords>;
-  static constexpr int kTallyBits = 40;
+  static constexpr int kTallyBits = 24;
   static constexpr std::uint64_t kTallyMask = (std::uint64_t{1} << kTallyBits) - 1;
   static constexpr std::uint64_t TallyTag(std::uint64_t word, std::uint64_t version) noexcept {
-    return GenerationOf(word) << 2 | (version / 4 & 3);
+    return GenerationOf(word) << 18 | (version & 0x3ffff);
   }
   struct TallySeen {
     std::array<std::uint64_t, kTallyWords> words;
