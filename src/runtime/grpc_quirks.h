@@ -20,7 +20,7 @@ namespace penstock::inline v0::detail {
 const std::shared_ptr<grpc::Channel>& LameChannel();
 
 // Whether the server can send GOAWAY while it goes on serving (grpc_core::Server::SendGoaways: exported by libgrpc, in no
-// public header). Tried: 1.51.1, linked dynamically, PIE or not. Tested: grpc_quirks_test asserts that it is there.
+// public header). Tried: 1.51.1, linked dynamically, PIE or not. Tested: runtime_test asserts that it is there.
 // Without it (or with another gRPC): the server shuts down by the public fallback order.
 bool CanSendGoaways() noexcept;
 
@@ -31,7 +31,7 @@ void SendGoaways(grpc::Server& server, std::function<void()> done);
 
 // A server, and the number under which channelz knows it (0 when it could not be told). Needs grpc.enable_channelz = 1 on
 // the builder. One at a time in a process.
-// Tried: 1.51.1 (the JSON of the public grpc_channelz_get_* functions). Tested: grpc_quirks_test.
+// Tried: 1.51.1 (the JSON of the public grpc_channelz_get_* functions). Tested: runtime_test.
 // Without it: ServerConnections() says nothing, and a shutdown waits for its other conditions.
 struct IdentifiedServer {
   std::unique_ptr<grpc::Server> server;

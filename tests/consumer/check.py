@@ -91,6 +91,36 @@ class Cases:
         run(["c++", "-std=c++20", HERE / "core" / "main.cpp", "-o", program] + flags)
         run([program])
 
+    def case_service_static(self):
+        """a service with penstock as a static subproject"""
+        program = self.subproject("service", "service-static", ["-Ddefault_library=static"])
+        if "libpenstock" in libraries_of(program):
+            raise Failed(f"{program} needs a shared penstock")
+
+    def case_service_shared_hidden(self):
+        """a service with penstock as a shared subproject, its own symbols hidden"""
+        options = ["-Ddefault_library=shared", "-Dcpp_args=-fvisibility=hidden -fvisibility-inlines-hidden"]
+        program = self.subproject("service", "service-shared-hidden", options)
+        if "libpenstock-client" not in libraries_of(program):
+            raise Failed(f"{program} does not use a shared penstock")
+
+    def case_service_installed(self):
+        """a service with the installed penstock by pkg-config"""
+        tree = self.scratch / "service-installed"
+        shutil.rmtree(tree, ignore_errors=True)
+        command = ["meson", "setup", "--wrap-mode=nofallback", tree, HERE / "service"]
+        run(command + MESON + ["-Dprefer_static=false"], self.pkg_config_path())
+        run(["ninja", "-C", tree])
+        run([tree / "consumer"])
+
+    def case_service_cmake(self):
+        """a service with the installed penstock by CMake's find_package"""
+        tree = self.scratch / "service-cmake"
+        shutil.rmtree(tree, ignore_errors=True)
+        run(["cmake", "-G", "Ninja", "-S", HERE / "service", "-B", tree, f"-DCMAKE_PREFIX_PATH={self.prefix()}"])
+        run(["ninja", "-C", tree])
+        run([tree / "consumer"])
+
 
 def main():
     parser = argparse.ArgumentParser()
