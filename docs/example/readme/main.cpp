@@ -1,5 +1,5 @@
 // README.md's example, as a program: a wallet's server that asks a ledger on behalf of its own callers. The listing is
-// taken from here by tests/support/check_listings.py.
+// taken from here by tests/support/check_docs.py.
 #include <penstock/client/client.h>
 #include <penstock/server/server.h>
 
