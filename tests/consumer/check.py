@@ -53,7 +53,7 @@ class Cases:
         shutil.copytree(HERE / project, tree)
         (tree / "subprojects").mkdir()
         (tree / "subprojects" / "penstock").symlink_to(self.source)
-        run(["meson", "setup", tree / "build", tree] + MESON + options)
+        run(["meson", "setup", tree / "build", tree, "-Dpenstock:otel=disabled"] + MESON + options)
         run(["ninja", "-C", tree / "build"])
         run([tree / "build" / "consumer"])
         return tree / "build" / "consumer"

@@ -12,6 +12,9 @@ packages=(
   prometheus-cpp-dev
 )
 
+# Another clone of the tree, such as CI's next one, finds what ccache has of this one.
+export CCACHE_NOHASHDIR=true CCACHE_BASEDIR=$top
+
 say() { printf '%s: %s\n' "$me" "$*"; }
 fail() { printf '%s: %s\n' "$me" "$*" >&2; exit 1; }
 misuse() { printf '%s: %s (see %s --help)\n' "$me" "$*" "$me" >&2; exit 2; }
