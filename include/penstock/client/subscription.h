@@ -43,7 +43,8 @@ struct SubscriptionHooks {
   std::function<GapDecision(const Gap& gap)> on_gap = nullptr;
   // A stream has opened.
   std::function<void()> on_open = nullptr;
-  // Of bidi subscriptions: a message given to Write() was given to the connection, or lost with it.
+  // Of bidi subscriptions: a message (the request on each stream, then those of Write()) was given to the connection, or lost
+  // with it.
   std::function<void(bool ok)> on_write_done = nullptr;
   // Once; the last of all.
   std::function<void(const CallResult& result)> on_end = nullptr;
@@ -141,7 +142,7 @@ class ServerStreamSubscription final : public TypedSubscription<Method> {
   void TellWritten(bool) override {}
 };
 
-// Whoever writes holds a write of one message: the library's with the opening, then the user's.
+// One message is written at a time: the request with each opening, then the user's.
 template <class Method>
 class BidiSubscriptionCall final : public TypedSubscription<Method> {
  public:
@@ -151,36 +152,33 @@ class BidiSubscriptionCall final : public TypedSubscription<Method> {
     StreamCore* const stream = this->Stream();
     if (stream == nullptr) return StreamStart::kNotOpen;
     StreamStart started = StreamStart::kBusy;
-    Writer free = Writer::kNobody;
     // acquire: pairs with the release in TellWritten(); the message is free.
     if (BytesOf(message) > kMostBytes) {
       started = StreamStart::kTooLarge;
-    } else if (writer_.compare_exchange_strong(free, Writer::kUser, std::memory_order_acquire, std::memory_order_relaxed)) {
+    } else if (!writing_.exchange(true, std::memory_order_acquire)) {
       written_ = std::move(message);
       started = stream->StartWrite({&written_, {}, BytesOf(written_)});
-      // relaxed: nothing was published.
-      if (started != StreamStart::kStarted) writer_.store(Writer::kNobody, std::memory_order_relaxed);
+      // release: as in TellWritten().
+      if (started != StreamStart::kStarted) writing_.store(false, std::memory_order_release);
     }
     stream->Release();
     return started;
   }
 
  private:
-  enum class Writer : unsigned char { kNobody, kOpening, kUser };
-
   StreamCore* MakeStream() override { return new BidiCall<Method>(this->method_); }
   void Prepare(StreamCore::Prepared& prepared) override {
     // relaxed: no stream runs, so nobody else writes.
-    writer_.store(Writer::kOpening, std::memory_order_relaxed);
+    writing_.store(true, std::memory_order_relaxed);
     prepared.write = StreamCore::Write{&this->request_, {}, BytesOf(this->request_)};
   }
   void TellWritten(bool ok) override {
     // release: pairs with the acquire in Write(); gRPC is done with the message.
-    if (writer_.exchange(Writer::kNobody, std::memory_order_acq_rel) != Writer::kUser) return;
+    writing_.store(false, std::memory_order_release);
     if (this->hooks_.on_write_done) this->hooks_.on_write_done(ok);
   }
 
-  std::atomic<Writer> writer_{Writer::kNobody};
+  std::atomic<bool> writing_{false};
   typename Method::Request written_;
 };
 
