@@ -29,6 +29,11 @@
 
 namespace penstock::inline v0 {
 
+// Upper bounds of histograms of call durations, in seconds: those of OpenTelemetry's conventions for RPC, and some below
+// them, since a call within a cluster takes well under 5 ms.
+inline constexpr double kDurationBuckets[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                                              0.25,   0.5,   0.75,   1,     2.5,  5,     7.5,  10};
+
 // What follows for the call after an attempt (behaviour.md O4).
 enum class RetryDecision : unsigned char {
   kRetried,    // Another attempt follows.

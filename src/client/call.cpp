@@ -7,7 +7,7 @@
 namespace penstock::inline v0 {
 
 void Parent::KeepRelayed() {
-  if (context_ == nullptr || scope_ != nullptr) return;
+  if (context_ == nullptr || scope_ != nullptr || kept_ != nullptr) return;
   CallScope::Metadata relayed = detail::RelayedMetadata(context_->client_metadata());
   if (!relayed.empty()) kept_ = CallScope::Create(TimePoint::max(), std::move(relayed));
 }

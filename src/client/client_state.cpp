@@ -47,17 +47,21 @@ CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clo
 
 class ClientState::View final : public ClientView {
  public:
-  View(std::string address, std::unique_ptr<CircuitBreaker> breaker)
-      : address_(std::move(address)), breaker_(std::move(breaker)) {}
+  View(std::string address, std::unique_ptr<CircuitBreaker> breaker, const Clock* clock)
+      : address_(std::move(address)), breaker_(std::move(breaker)), clock_(clock) {}
 
   const std::string& address() const noexcept override { return address_; }
   CircuitState state() const noexcept override { return breaker_->state(); }
   CircuitTotals totals() const noexcept override { return breaker_->totals(); }
+  std::vector<ClientConnection> connections() const override { return samples_.Read(clock_->Now()); }
   CircuitBreaker& breaker() noexcept { return *breaker_; }
+  ConnectionSamples& samples() noexcept { return samples_; }
 
  private:
   const std::string address_;
   const std::unique_ptr<CircuitBreaker> breaker_;
+  const Clock* const clock_;
+  ConnectionSamples samples_;
 };
 
 Result<ClientState*> ClientState::Create(ClientSettings settings) {
@@ -78,8 +82,9 @@ Result<ClientState*> ClientState::Create(ClientSettings settings) {
   }
   std::string address = own.address;
   if (address.empty()) address = own.unix_socket.empty() ? fmt::format("{}", fmt::join(own.addresses, ",")) : own.unix_socket;
-  state->view_ = std::make_shared<View>(std::move(address), *std::move(breaker));
+  state->view_ = std::make_shared<View>(std::move(address), *std::move(breaker), state->clock_);
   state->breaker_ = &state->view_->breaker();
+  state->samples_ = &state->view_->samples();
   state->budget_ = *std::move(budget);
   for (std::uint32_t index = 0; index < own.connection.channels; ++index) {
     state->channels_.push_back(MakeChannel(own, ChannelUse::kCalls, index));
@@ -120,6 +125,12 @@ void ClientState::Close() noexcept {
 void ClientState::ReportFault(std::string_view method, std::string_view what) noexcept {
   Log(LogSeverity::kError, "client: {}: {}", method, what);
   if (observer() != nullptr) observer()->OnError(what);
+}
+
+std::vector<ClientConnection> ClientState::connections() const { return view_->connections(); }
+
+void ClientState::NoteConnection(const grpc::ClientContext& context) {
+  if (observer() != nullptr && samples_->Due()) samples_->Note(context, clock_->Now());
 }
 
 Admission ClientState::Acquire(const CallScope* parent) noexcept {

@@ -18,6 +18,7 @@
 
 #include "client/broken_connections.h"
 #include "client/call_registry.h"
+#include "client/connection_samples.h"
 #include "client/method_table.h"
 #include "client/reopen.h"
 #include "penstock/client/settings.h"
@@ -77,6 +78,11 @@ class ClientState final : private CallRegistry::Owner {
   // A fault in what the program gave the client (C6, C11): told to the observer, and logged.
   void ReportFault(std::string_view method, std::string_view what) noexcept;
 
+  // What calls have been seen to use of late; only where somebody observes.
+  std::vector<ClientConnection> connections() const;
+  // The end of an attempt that had a connection, and not one that ended with it.
+  void NoteConnection(const grpc::ClientContext& context);
+
   // Asks the breaker for a call that is made for `parent` (null: none).
   Admission Acquire(const CallScope* parent) noexcept;
 
@@ -101,7 +107,8 @@ class ClientState final : private CallRegistry::Owner {
   bool real_time_ = true;
   Backoff backoff_;
   std::shared_ptr<View> view_;
-  CircuitBreaker* breaker_ = nullptr;  // view_'s
+  CircuitBreaker* breaker_ = nullptr;     // view_'s
+  ConnectionSamples* samples_ = nullptr;  // view_'s
   std::unique_ptr<RetryBudget> budget_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   MethodTable methods_;

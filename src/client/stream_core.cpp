@@ -281,6 +281,7 @@ void StreamCore::TellOpened() noexcept {
   if (ticket_.is_probe()) Settle(Outcome::kSuccess);
   state_->broken_connections().Ended(broken_attempt_, *context_);
   state_->budget().OnSuccess();
+  state_->NoteConnection(*context_);
   Decided(RetryDecision::kSucceeded);
   Tell("OnOpened", [this] { events_->OnOpened(); });
 }

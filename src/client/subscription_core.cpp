@@ -45,6 +45,7 @@ void SubscriptionCore::Begin(ClientState& state, const MethodInfo& method, CallO
   state_ = &state;
   method_ = &method;
   options_ = std::move(options);
+  options_.parent.KeepRelayed();
   AddReference();  // The driver's, until the end.
   listed_ = state.registry().Add(*this);
   // What keeps the state alive until the end has been told: the registry, or a reference of this subscription's own.
@@ -87,7 +88,7 @@ void SubscriptionCore::OpenNext() noexcept {
   StreamCore* const stream = MakeStream();
   CallOptions options = options_;
   // A plain server call's context lives no longer than the first opening.
-  if (options_.parent.context() != nullptr) options_.parent = Parent();
+  options_.parent.ForgetContext();
   delivered_ = false;
   StreamCore::Prepared prepared;
   Prepare(prepared);

@@ -211,6 +211,10 @@ void UnaryCore::JudgeHere() noexcept {
     connection = ConnectionOf(*auth_context);
   }
 
+  if (ok || (connection != nullptr && result_.status.error_code() != grpc::StatusCode::UNAVAILABLE)) {
+    state_->NoteConnection(*context_);
+  }
+
   AttemptFacts facts;
   facts.code = result_.status.error_code();
   facts.cancelled = cancelled;

@@ -130,7 +130,9 @@ void Instruments::ObserveDecisions(Observer& observer) {
 void Instruments::ObserveConnections(Observer& observer) {
   for (const auto& row : roster_.ReadConnections()) {
     Attributes attributes;
-    attributes.Add("network.peer.address", View(row.peer));
+    const ServerName peer = penstock::detail::NameOf(row.peer);
+    attributes.Add("network.peer.address", View(peer.address));
+    if (peer.port != 0) attributes.Add("network.peer.port", static_cast<std::int64_t>(peer.port));
     attributes.Add(row.server);
     observer.Observe(row.connections, attributes);
   }

@@ -18,9 +18,9 @@
 #include <string_view>
 #include <vector>
 
-#include "otel/name_table.h"
 #include "penstock/core/clock.h"
 #include "runtime/client_roster.h"
+#include "runtime/name_table.h"
 
 namespace penstock::inline v0::otel::detail {
 
@@ -61,7 +61,7 @@ class Instruments {
 
   const opentelemetry::nostd::shared_ptr<opentelemetry::metrics::Meter> meter_;
   penstock::detail::ClientRoster roster_;
-  NameTable names_;
+  penstock::detail::NameTable names_;
   opentelemetry::nostd::unique_ptr<opentelemetry::metrics::Histogram<double>> client_duration_;
   opentelemetry::nostd::unique_ptr<opentelemetry::metrics::Histogram<double>> server_duration_;
   std::vector<Observable> observables_;

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/client_state.h"
 #include "penstock/client/client.h"
 #include "penstock/otel/buckets.h"
 #include "penstock/otel/telemetry.h"
@@ -367,6 +368,34 @@ TEST_CASE("O4: what a client has counted stays when it goes, and its last state 
   Call(next, Request());
   CHECK(recorded.Sum("penstock.circuit.calls", {{"penstock.circuit.outcome", "success"}}) == 2);
   CHECK(recorded.Sum("penstock.circuit.state", {{"penstock.circuit.state", "closed"}}) == 1);
+}
+
+TEST_CASE("D4: the connections that calls use are counted by peer") {
+  testing::Telemetry recorded;
+  auto telemetry = TelemetryOn(recorded);
+  auto first = std::make_unique<EchoServer>();
+  EchoServer second;
+  Client client = MakeClient({.addresses = {first->address(), second.address()},
+                              .connection = {.balancing = Balancing::kRoundRobin},
+                              .authority = "ledger",
+                              .observer = telemetry->ForClient()});
+  const auto [host, first_port] = HostAndPort(first->address());
+  const std::string second_port = HostAndPort(second.address()).second;
+  const auto connections = [&](const std::string& port) {
+    return recorded.Sum("penstock.client.connections",
+                        {{"network.peer.address", "127.0.0.1"}, {"network.peer.port", port}});
+  };
+  CHECK(Eventually([&] {
+    Call(client, Request());
+    return connections(first_port) == 1 && connections(second_port) == 1;
+  }));
+  // Half of the calls each, about.
+  for (int i = 0; i < 200; ++i) Call(client, Request());
+  const auto seen = client.state().connections();
+  REQUIRE(seen.size() == 2);
+  CHECK(seen[0].share > 0.2);
+  CHECK(seen[1].share > 0.2);
+  CHECK(seen[0].share + seen[1].share == doctest::Approx(1));
 }
 
 TEST_CASE("O5: one log record for each change of the breaker's state, in the trace of the call that made it") {

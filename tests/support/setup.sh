@@ -55,7 +55,7 @@ need_promtool() {
   command -v promtool >/dev/null && PENSTOCK_PROMTOOL=$(command -v promtool)
   [[ -x $PENSTOCK_PROMTOOL ]] && return
   mkdir -p "$place"
-  (cd "$place" && rm -f prometheus_*.deb && apt-get -q download prometheus &&
+  (cd "$place" && rm -f prometheus_*.deb && { apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }; } &&
     dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && rm -f prometheus_*.deb) ||
     say "no promtool (Debian package 'prometheus'): the alert rules will not be checked"
 }
@@ -90,7 +90,7 @@ configure() {
   # Warnings are errors in CI alone, so that a newer compiler's new warning stops nobody who only wants to build.
   local options=("$@" -Dwerror="$([[ ${CI:-} == true ]] && echo true || echo false)")
   # What is optional must not be missing from CI unnoticed.
-  [[ ${CI:-} != true ]] || options+=(-Dotel=enabled)
+  [[ ${CI:-} != true ]] || options+=(-Dotel=enabled -Dprometheus=enabled)
   if [[ -f $directory/build.ninja && -f $directory/penstock-options &&
         $(<"$directory/penstock-options") == "${options[*]}" ]]; then
     return

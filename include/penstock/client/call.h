@@ -69,6 +69,8 @@ class Parent {
 
   // For the library: copies what a plain context brings of trace and baggage, while it lives.
   void KeepRelayed();
+  // For the library: what was copied stays.
+  void ForgetContext() noexcept { context_ = nullptr; }
   // The scope, or that copy, which has neither deadline nor end; null: there is nothing to relay.
   const CallScope* relaying() const noexcept { return scope_ != nullptr ? scope_.get() : kept_.get(); }
 

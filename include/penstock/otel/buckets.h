@@ -20,16 +20,16 @@
 #include <opentelemetry/sdk/metrics/view/meter_selector.h>
 #include <opentelemetry/sdk/metrics/view/view.h>
 
+#include <iterator>
 #include <memory>
 #include <vector>
 
+#include "penstock/telemetry.h"
+
 namespace penstock::inline v0::otel {
 
-// The boundaries of OpenTelemetry's conventions for RPC, and some below them: a call within a cluster takes well under
-// 5 ms.
 inline const std::vector<double>& DurationBuckets() {
-  static const std::vector<double> buckets = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
-                                              0.25,   0.5,   0.75,   1,     2.5,  5,     7.5,  10};
+  static const std::vector<double> buckets(std::begin(kDurationBuckets), std::end(kDurationBuckets));
   return buckets;
 }
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <string_view>
 
-namespace penstock::inline v0::otel::detail {
+namespace penstock::inline v0::detail {
 
 class NameTable {
  public:
@@ -65,4 +65,4 @@ class NameTable {
   std::deque<std::string> names_;  // under mutex_; never moves
 };
 
-}  // namespace penstock::inline v0::otel::detail
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,130 @@
+// What Prometheus would scrape.
+
+#include "penstock/prometheus/exporter.h"
+
+#include <doctest/doctest.h>
+#include <prometheus/text_serializer.h>
+
+#include <atomic>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "penstock/client/client.h"
+#include "penstock/testing/manual_time.h"
+#include "support/server_fixture.h"
+
+namespace penstock::test {
+namespace {
+
+// The number of a line of the text format: its name and labels as they are written there.
+double Value(const prometheus::Exporter& exporter, const std::string& series) {
+  const std::string text = ::prometheus::TextSerializer().Serialize(exporter.Collect());
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(series + " ")) return std::stod(line.substr(series.size() + 1));
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("O4: Prometheus reads the same instruments, with underscores") {
+  const auto exporter = prometheus::Exporter::Create();
+  GuardedEcho echo;
+  ServerSettings server_settings = LocalSettings();
+  server_settings.observers = {exporter->ForServer()};
+  const auto server = MakeServer(std::move(server_settings), {&echo});
+  auto time = std::make_shared<testing::ManualTime>();
+  ClientSettings settings{
+      .address = AddressOf(*server), .max_attempts = 1, .observer = exporter->ForClient(), .time = time};
+  settings.plaintext = true;
+  settings.breaker.consecutive_failures = 2;
+  settings.breaker.open_for = 10s;
+  Result<Client> client = Client::Create(std::move(settings));
+  REQUIRE(client.ok());
+  const auto call = [&](grpc::StatusCode code) {
+    EchoRequest request;
+    request.set_code(code);
+    return client->CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), request);
+  };
+  call(grpc::StatusCode::OK);
+  call(grpc::StatusCode::UNAVAILABLE);
+  call(grpc::StatusCode::UNAVAILABLE);
+  call(grpc::StatusCode::OK);
+
+  const std::string peer = "server_address=\"127.0.0.1\",server_port=\"" + std::to_string(server->port()) + "\"";
+  const auto value = [&](const std::string& series) { return Value(*exporter, series); };
+  CHECK(value("penstock_circuit_state{" + peer + ",penstock_circuit_state=\"open\"}") == 1);
+  CHECK(value("penstock_circuit_state{" + peer + ",penstock_circuit_state=\"closed\"}") == 0);
+  CHECK(value("penstock_circuit_transitions_total{" + peer + ",penstock_circuit_state=\"open\"}") == 1);
+  CHECK(value("penstock_circuit_calls_total{" + peer + ",penstock_circuit_outcome=\"success\"}") == 1);
+  CHECK(value("penstock_circuit_calls_total{" + peer + ",penstock_circuit_outcome=\"failure\"}") == 2);
+  CHECK(value("penstock_circuit_calls_total{" + peer + ",penstock_circuit_outcome=\"rejected\"}") == 1);
+  CHECK(value("penstock_retry_decisions_total{" + peer + ",penstock_retry_decision=\"exhausted\"}") == 2);
+  CHECK(value("penstock_retry_decisions_total{" + peer + ",penstock_retry_decision=\"stopped\"}") == 1);
+  const std::string method =
+      "rpc_system_name=\"grpc\",rpc_method=\"penstock.test.v1.Echo/Unary\",rpc_response_status_code=";
+  CHECK(value("rpc_client_call_duration_seconds_count{" + method + "\"OK\"," + peer + "}") == 1);
+  CHECK(value("rpc_client_call_duration_seconds_count{" + method + "\"UNAVAILABLE\"," + peer + "}") == 2);
+  CHECK(value("rpc_client_call_duration_seconds_bucket{" + method + "\"OK\"," + peer + ",le=\"+Inf\"}") == 1);
+  CHECK(value("rpc_client_call_duration_seconds_sum{" + method + "\"OK\"," + peer + "}") > 0);
+  CHECK(Until([&] { return value("rpc_server_call_duration_seconds_count{" + method + "\"UNAVAILABLE\"}") == 2; }));
+
+  time->Advance(10s);
+  CHECK(value("penstock_circuit_state{" + peer + ",penstock_circuit_state=\"half-open\"}") == 1);
+}
+
+TEST_CASE("O4: clients that come and go while Prometheus scrapes leave exact totals") {
+  const auto exporter = prometheus::Exporter::Create();
+  struct View final : ClientView {
+    const std::string& address() const noexcept override { return address_; }
+    CircuitState state() const noexcept override { return CircuitState::kClosed; }
+    CircuitTotals totals() const noexcept override { return {.successes = 1}; }
+    std::string address_ = "ledger:9090";
+  };
+  std::atomic<bool> stop{false};
+  std::thread scraper([&] {
+    while (!stop) exporter->Collect();
+  });
+  for (int i = 0; i < 2000; ++i) {
+    const auto observer = exporter->ForClient();
+    observer->OnCreated(std::make_shared<View>());
+    OutgoingMetadata metadata;
+    observer->OnAttempt({.method = "/a/b", .attempt = 1, .stream = false, .parent = nullptr}, metadata)
+        ->End({.status = grpc::Status::OK, .outcome = Outcome::kSuccess});
+    observer->OnEnded();
+  }
+  stop = true;
+  scraper.join();
+  const std::string peer = "server_address=\"ledger\",server_port=\"9090\"";
+  CHECK(Value(*exporter, "penstock_circuit_calls_total{" + peer + ",penstock_circuit_outcome=\"success\"}") == 2000);
+  CHECK(Value(*exporter,
+              "rpc_client_call_duration_seconds_count{rpc_system_name=\"grpc\",rpc_method=\"a/b\","
+              "rpc_response_status_code=\"OK\"," +
+                  peer + "}") == 2000);
+}
+
+TEST_CASE("O4: a scrape has a bounded number of series, whatever methods are called") {
+  const auto exporter = prometheus::Exporter::Create();
+  struct View final : ClientView {
+    const std::string& address() const noexcept override { return address_; }
+    CircuitState state() const noexcept override { return CircuitState::kClosed; }
+    CircuitTotals totals() const noexcept override { return {}; }
+    std::string address_ = "/run/ledger.sock";
+  };
+  const auto observer = exporter->ForClient();
+  observer->OnCreated(std::make_shared<View>());
+  for (int i = 0; i < 20'000; ++i) {
+    OutgoingMetadata metadata;
+    observer
+        ->OnAttempt({.method = "/a/m" + std::to_string(i), .attempt = 1, .stream = false, .parent = nullptr}, metadata)
+        ->End({.status = grpc::Status(static_cast<grpc::StatusCode>(i % 40), ""), .outcome = Outcome::kSuccess});
+  }
+  std::size_t series = 0;
+  for (const auto& family : exporter->Collect()) series += family.metric.size();
+  CHECK(series < 2100);
+  observer->OnEnded();
+}
+
+}  // namespace penstock::test
