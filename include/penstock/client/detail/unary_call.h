@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "penstock/client/detail/call_memory.h"
 #include "penstock/client/detail/unary_core.h"
 #include "penstock/client/method.h"
 
@@ -32,6 +33,12 @@ class CallbackCall final : public UnaryCore {
 
   CallbackCall(const Method& method, Request&& request, Callback&& callback)
       : method_(method), request_(std::move(request)), callback_(std::move(callback)) {}
+
+  static void* operator new(std::size_t size) {
+    static_assert(alignof(CallbackCall) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+    return TakeCallMemory(size);
+  }
+  static void operator delete(void* memory, std::size_t size) noexcept { GiveCallMemory(memory, size); }
 
   void Begin(ClientState& state, CallOptions&& options) noexcept {
     UnaryCore::Begin(state, *method_.info, std::move(options), BytesOf(request_), kCallAndHandle);
