@@ -34,7 +34,7 @@ const std::vector<VariantEntry>& Variants() {
       {"textbook wrapper", "mutex breaker, token bucket, an object a call, a deadline", MakeTextbook},
       {"penstock callback", "Client::Call with the defaults: deadline, breaker, budget, retries", MakePenstockCallback},
       {"penstock reactor", "the embedded UnaryReactor", MakePenstockReactor},
-      {"penstock lean", "Client::Call with transparent_retries off", MakePenstockLean},
+      {"penstock transparent", "Client::Call with transparent_retries on", MakePenstockTransparent},
   };
   return variants;
 }

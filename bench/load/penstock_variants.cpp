@@ -53,7 +53,7 @@ class PenstockCallback final : public Variant {
 
 class PenstockReactor final : public Variant {
  public:
-  explicit PenstockReactor(const std::string& address) : client_(MakeClient(address, true)) {}
+  explicit PenstockReactor(const std::string& address) : client_(MakeClient(address, false)) {}
 
   void Run(Meter& meter, std::deque<Slot>& slots) override {
     std::deque<Reactor> reactors;
@@ -87,13 +87,13 @@ class PenstockReactor final : public Variant {
 }  // namespace
 
 std::unique_ptr<Variant> MakePenstockCallback(const std::string& address) {
-  return std::make_unique<PenstockCallback>(address, true);
+  return std::make_unique<PenstockCallback>(address, false);
 }
 std::unique_ptr<Variant> MakePenstockReactor(const std::string& address) {
   return std::make_unique<PenstockReactor>(address);
 }
-std::unique_ptr<Variant> MakePenstockLean(const std::string& address) {
-  return std::make_unique<PenstockCallback>(address, false);
+std::unique_ptr<Variant> MakePenstockTransparent(const std::string& address) {
+  return std::make_unique<PenstockCallback>(address, true);
 }
 
 }  // namespace load

@@ -48,8 +48,8 @@ std::unique_ptr<Variant> MakeInterceptor(const std::string& address);
 std::unique_ptr<Variant> MakeTextbook(const std::string& address);
 std::unique_ptr<Variant> MakePenstockCallback(const std::string& address);
 std::unique_ptr<Variant> MakePenstockReactor(const std::string& address);
-// The callback form with transparent_retries = false.
-std::unique_ptr<Variant> MakePenstockLean(const std::string& address);
+// The callback form with transparent_retries = true.
+std::unique_ptr<Variant> MakePenstockTransparent(const std::string& address);
 
 // What every call sends.
 inline constexpr int kPayloadBytes = 64;

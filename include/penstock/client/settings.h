@@ -113,9 +113,9 @@ struct ClientSettings {
   bool retry_unmarked = true;
   // An attempt that begins with less time than this and ends by its deadline says nothing about the dependency; 0 up.
   Duration deadline_floor{};
-  // gRPC's own retry of what provably reached no server (one, after a GOAWAY). Off makes a call cheaper, and survives
-  // trailers without grpc-status, on which gRPC 1.51.1 aborts when it is on.
-  bool transparent_retries = true;
+  // gRPC's own retry of what provably reached no server (one, after a GOAWAY). Off, since with it gRPC 1.51.1 aborts the process
+  // when a server sends trailers without grpc-status (docs/adr/0008); a call is cheaper without it, too.
+  bool transparent_retries = false;
 
   std::vector<MethodSettings> methods{};
 
