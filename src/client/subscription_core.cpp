@@ -166,6 +166,8 @@ void SubscriptionCore::StreamEndHere() noexcept {
 
 void SubscriptionCore::DecideHere() noexcept {
   if (word_.reason() != CancelReason::kNone) return EndCancelled(word_.reason(), true);
+  // What a stream that met the deadline ended with is by the way.
+  if (result_.reason == EndReason::kExpired) return EndCancelled(CancelReason::kDeadline, true);
   const TimePoint now = state_->clock().Now();
   if (end_.rejected) return FollowHere(reopening_->OnRejected(result_.rejected_for, now, RandomBits()));
   StreamReport report;
