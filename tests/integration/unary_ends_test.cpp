@@ -14,6 +14,7 @@
 #include "support/client_calls.h"
 #include "support/echo_requests.h"
 #include "support/echo_service.h"
+#include "support/unary_race.h"
 
 namespace penstock::test {
 namespace {
@@ -366,30 +367,6 @@ TEST_CASE("L18: the blocking form is refused on a callback thread") {
   CHECK(server.echo().counts().unary == 1);
 }
 
-TEST_CASE("L9: a deadline and an answer that race complete a call once") {
-  EchoServer server;
-  Client client = MakeClient({.address = server.address(), .breaker = {.trip = [](const Counts&) { return false; }}});
-  constexpr int kCalls = 3'000;
-  std::atomic<int> completions{0};
-  std::atomic<int> answered{0};
-  // Kept where about half of the calls are answered, however fast the machine is.
-  std::atomic<std::int64_t> timeout{std::chrono::nanoseconds(2ms).count()};
-  std::vector<std::atomic<int>> each(kCalls);
-  for (int i = 0; i < kCalls; ++i) {
-    client.Call(kUnary, Request(""), {.timeout = Duration(timeout.load())}, [&, i](const CallResult& result, v1::EchoResponse&) {
-      ++each[static_cast<std::size_t>(i)];
-      CHECK((result.ok() || result.status.error_code() == grpc::DEADLINE_EXCEEDED));
-      if (result.ok()) ++answered;
-      timeout = std::max<std::int64_t>(1'000, timeout * (result.ok() ? 95 : 105) / 100);
-      ++completions;
-    });
-    if (i % 16 == 15) REQUIRE(Eventually([&] { return completions > i - 16; }));
-  }
-  REQUIRE(Eventually([&] { return completions == kCalls; }));
-  REQUIRE(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
-  for (const std::atomic<int>& count : each) CHECK(count == 1);
-  CHECK(answered > kCalls / 10);
-  CHECK(answered < kCalls * 9 / 10);
-}
+TEST_CASE("L9: a deadline and an answer that race complete a call once") { RaceAnswersWithDeadlines(3'000); }
 
 }  // namespace penstock::test
