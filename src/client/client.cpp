@@ -28,6 +28,7 @@ bool Client::CloseAndWait(std::chrono::steady_clock::time_point until) noexcept 
   return state_->registry().WaitIdle(until);
 }
 
+std::shared_ptr<ReadinessMonitor> Client::Connected() const { return state_->connected(); }
 CircuitState Client::circuit_state() const noexcept { return state_->breaker().state(); }
 Counts Client::circuit_counts() const noexcept { return state_->breaker().counts(); }
 CircuitTotals Client::circuit_totals() const noexcept { return state_->breaker().totals(); }

@@ -89,6 +89,8 @@ Result<ClientState*> ClientState::Create(ClientSettings settings) {
   for (std::uint32_t index = 0; index < own.connection.channels; ++index) {
     state->channels_.push_back(MakeChannel(own, ChannelUse::kCalls, index));
   }
+  state->connected_ = std::make_shared<ConnectedMonitor>(state->channels_, state->time_);
+  state->connected_->Start();
   if (own.observer) own.observer->OnCreated(state->view_);
   return state;
 }
@@ -100,6 +102,7 @@ ClientState::ClientState(ClientSettings settings)
       real_time_(time_ == ProcessTime()),
       backoff_{.base = settings_.backoff_base, .max = settings_.backoff_max},
       methods_(settings_, channels_),
+      broken_connections_(settings_.connection, [this] { budget_->OnRetryable(); }),
       registry_(*this) {}
 
 ClientState::~ClientState() {
@@ -119,6 +122,7 @@ void ClientState::Release() noexcept {
 
 void ClientState::Close() noexcept {
   const bool first = registry_.Close([this] { AddReference(); });
+  if (first) connected_->Close();
   if (first && observer() != nullptr) observer()->OnClosed();
 }
 

@@ -18,6 +18,7 @@
 
 #include "client/broken_connections.h"
 #include "client/call_registry.h"
+#include "client/connected.h"
 #include "client/connection_samples.h"
 #include "client/method_table.h"
 #include "client/reopen.h"
@@ -54,6 +55,7 @@ class ClientState final : private CallRegistry::Owner {
   MethodTable& methods() noexcept { return methods_; }
   CallRegistry& registry() noexcept { return registry_; }
   BrokenConnections& broken_connections() noexcept { return broken_connections_; }
+  const std::shared_ptr<ConnectedMonitor>& connected() const noexcept { return connected_; }
   OpeningSlots& opening_slots() noexcept { return opening_slots_; }
   // Null where nobody observes.
   ClientObserver* observer() const noexcept { return settings_.observer.get(); }
@@ -111,6 +113,7 @@ class ClientState final : private CallRegistry::Owner {
   ConnectionSamples* samples_ = nullptr;  // view_'s
   std::unique_ptr<RetryBudget> budget_;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::shared_ptr<ConnectedMonitor> connected_;
   MethodTable methods_;
   BrokenConnections broken_connections_;
   OpeningSlots opening_slots_;

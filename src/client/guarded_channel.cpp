@@ -118,7 +118,11 @@ class Guard final : public Interceptor {
     if (ticket_.held() && !verdict && unavailable && classification.outcome == Outcome::kFailure) {
       (void)state_.broken_connections().EndedUnavailable(broken_attempt_, context, connection, status, std::move(ticket_));
     } else {
-      state_.broken_connections().Ended(broken_attempt_, context);
+      if (verdict || neutral || unavailable) {
+        state_.broken_connections().Withdrawn(broken_attempt_, context);
+      } else {
+        state_.broken_connections().Ended(broken_attempt_, context);
+      }
       if (ticket_.held()) state_.Settle(ticket_, classification.outcome, nullptr);
     }
     Decided(classification.decision == Decision::kSuccess ? RetryDecision::kSucceeded : RetryDecision::kStopped);

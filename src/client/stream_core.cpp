@@ -518,7 +518,7 @@ void StreamCore::AttemptEndHere() noexcept {
     report.takes_token = state_->broken_connections().EndedUnavailable(broken_attempt_, *context_, connection, result_.status,
                                                                        std::move(ticket_));
   } else {
-    if (end_.code == grpc::StatusCode::UNAVAILABLE) {
+    if (verdict || end_.code == grpc::StatusCode::UNAVAILABLE) {
       state_->broken_connections().Withdrawn(broken_attempt_, *context_);
     } else {
       state_->broken_connections().Ended(broken_attempt_, *context_);

@@ -273,7 +273,12 @@ void UnaryCore::JudgeHere() noexcept {
       report.takes_token = state_->broken_connections().EndedUnavailable(broken_attempt_, *context_, connection,
                                                                          result_.status, std::move(ticket_));
     } else {
-      state_->broken_connections().Ended(broken_attempt_, *context_);
+      // What we ended ourselves says nothing of the connection.
+      if (verdict || facts.code == grpc::StatusCode::UNAVAILABLE) {
+        state_->broken_connections().Withdrawn(broken_attempt_, *context_);
+      } else {
+        state_->broken_connections().Ended(broken_attempt_, *context_);
+      }
       state_->Settle(ticket_, outcome, observation_.get());
     }
   }

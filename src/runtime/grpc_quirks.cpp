@@ -2,6 +2,7 @@
 
 #include <grpc/grpc.h>
 #include <grpc/support/alloc.h>
+#include <grpc/support/cpu.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpc/support/time.h>
@@ -128,6 +129,25 @@ const void* ConnectionOf(const grpc::AuthContext& auth_context) {
   const std::vector<grpc::string_ref> values = auth_context.FindPropertyValues("transport_security_type");
   return values.empty() ? nullptr : values.front().data();
 }
+
+bool IsTransportText(std::string_view message) noexcept {
+  constexpr std::string_view kBeginnings[] = {"Socket closed",
+                                              "Broken pipe",
+                                              "Transport closed",
+                                              "recvmsg:",
+                                              "sendmsg:",
+                                              "Connection reset by peer",
+                                              "Endpoint read failed",
+                                              "Connection timed out",
+                                              "keepalive watchdog timeout",
+                                              "failed to connect to all addresses",
+                                              "connections to all backends failing",
+                                              "empty address list"};
+  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                     [message](std::string_view beginning) { return message.starts_with(beginning); });
+}
+
+unsigned CallbackThreads() noexcept { return std::clamp(gpr_cpu_num_cores() / 2, 2U, 16U); }
 
 bool LooksKilledAtShutdown(const grpc::Status& status, bool has_initial_metadata, bool has_trailing_metadata) {
   return status.error_code() == grpc::StatusCode::CANCELLED && status.error_message() == "CANCELLED" &&

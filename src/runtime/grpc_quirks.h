@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 namespace penstock::inline v0::detail {
 
@@ -47,6 +48,15 @@ std::optional<int> ServerConnections(long channelz_id);
 // (then nothing was sent), and always null on in-process channels.
 // Tried: 1.51.1. Without it: failures cannot be told apart by connection, and each counts.
 const void* ConnectionOf(const grpc::AuthContext& auth_context);
+
+// Whether this is a message of gRPC's own for a connection that broke, or could not be made.
+// Tried: 1.51.1, with peers that were killed, reset or never there, with and without transparent retries. Tested:
+// killed_pods_test. Without it: an attempt that runs into a connection just broken counts as a failure of its own.
+bool IsTransportText(std::string_view message) noexcept;
+
+// How many threads run the callbacks of the process. Tried: 1.51.1 (half the processors, 2 to 16). Without it: a kill is
+// now and then taken for a server that refuses.
+unsigned CallbackThreads() noexcept;
 
 // The signature of a call that a server killed as it shut down, before any handler saw it: CANCELLED, message exactly
 // "CANCELLED", no metadata at all. It is no proof (behaviour.md C3). Tried: 1.51.1.

@@ -34,6 +34,7 @@
 #include "penstock/client/unary_reactor.h"
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/result.h"
+#include "penstock/runtime/readiness.h"
 
 namespace penstock::inline v0 {
 
@@ -146,6 +147,12 @@ class Client {
   // Close(), and waits until every completion has run, or until `until` (real time). True: all have. False: some have not, or it
   // was called on a callback thread, where it must not wait (then it has closed all the same).
   bool CloseAndWait(std::chrono::steady_clock::time_point until) noexcept;
+
+  // Whether the client has been connected: false until a connection was first ready (TLS done), then true until the client
+  // is closed, whatever happens to the connection. A check starts the connection where there is none and waits for it; it
+  // makes no RPC and counts nothing. Every call gives the same monitor, which may outlive the client. For a server's
+  // readiness, never for its liveness (docs/readiness.md).
+  std::shared_ptr<ReadinessMonitor> Connected() const;
 
   // The breaker's, as of now.
   CircuitState circuit_state() const noexcept;

@@ -1,0 +1,243 @@
+#include "client/connection_marks.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "penstock/core/detail/thread_slot.h"
+
+namespace penstock::inline v0::detail {
+
+std::size_t ConnectionMarks::StripeOfThread() noexcept { return thread_slot % kStripes; }
+
+std::uint64_t ConnectionMarks::Begin() noexcept {
+  std::atomic<std::uint32_t>* running = nullptr;
+  const std::size_t stripe = StripeOfThread();
+  // seq_cst, with NextEpoch(): either the count is seen by whoever opens an epoch, or the new epoch is seen here.
+  std::uint64_t word = now_.load(std::memory_order_seq_cst);
+  for (;;) {
+    running = &stripes_[stripe].running[SlotOf(word)];
+    running->fetch_add(1, std::memory_order_seq_cst);
+    const std::uint64_t again = now_.load(std::memory_order_seq_cst);
+    if (again == word) return word;
+    running->fetch_sub(1, std::memory_order_seq_cst);
+    word = again;
+  }
+}
+
+bool ConnectionMarks::End(std::uint64_t began) noexcept {
+  // seq_cst, with MarkNow(): either the end is seen by whoever marks, or the mark is seen here.
+  stripes_[StripeOfThread()].running[SlotOf(began)].fetch_sub(1, std::memory_order_seq_cst);
+  return watching_.load(std::memory_order_seq_cst);
+}
+
+bool ConnectionMarks::Running(std::size_t slot) const noexcept {
+  // Each attempt adds and subtracts on any stripe: only the sum means something, and it wraps.
+  std::uint32_t sum = 0;
+  for (const Stripe& stripe : stripes_) sum += stripe.running[slot].load(std::memory_order_seq_cst);
+  return sum != 0;
+}
+
+bool ConnectionMarks::RunningBefore(std::uint64_t epoch) const noexcept {
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    if (epochs_[slot] != 0 && epochs_[slot] < epoch && Running(slot)) return true;
+  }
+  return false;
+}
+
+// Begins an epoch: attempts from here on are told apart from those before. 0 when every slot still has attempts
+// running.
+std::uint64_t ConnectionMarks::NextEpoch() noexcept {
+  const std::uint64_t word = now_.load(std::memory_order_relaxed);  // Written under the mutex alone.
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    if (slot == SlotOf(word) || Running(slot)) continue;
+    const std::uint64_t epoch = EpochOf(word) + 1;
+    epochs_[slot] = epoch;
+    now_.store(epoch << 8 | slot, std::memory_order_seq_cst);
+    return epoch;
+  }
+  return 0;
+}
+
+ConnectionMarks::Mark* ConnectionMarks::Find(const void* identity) noexcept {
+  const auto found =
+      std::find_if(marks_.begin(), marks_.end(), [&](const Mark& m) { return m.connection.identity == identity; });
+  return found == marks_.end() ? nullptr : &*found;
+}
+
+void ConnectionMarks::Erase(Mark& mark) noexcept { marks_.erase(marks_.begin() + (&mark - marks_.data())); }
+
+namespace {
+
+void MoveAll(std::vector<CircuitTicket>& from, std::vector<CircuitTicket>& to) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+  from.clear();
+}
+
+}  // namespace
+
+void ConnectionMarks::Answered(std::uint64_t began, const Connection& connection) {
+  Tickets counted, ignored;
+  {
+    const std::lock_guard lock(mutex_);
+    if (connection.identity != nullptr) {
+      wait_ = {};  // It is connected: the next failure to connect is a new one.
+      next_unpicked_ = TimePoint::min();
+      if (Mark* mark = Find(connection.identity)) AnsweredOn(*mark, began, counted);
+    }
+    Review(ignored);
+  }
+  Settle(counted, ignored);
+}
+
+void ConnectionMarks::Withdrawn() {
+  Tickets counted, ignored;
+  {
+    const std::lock_guard lock(mutex_);
+    Review(ignored);
+  }
+  Settle(counted, ignored);
+}
+
+void ConnectionMarks::AnsweredOn(Mark& mark, std::uint64_t began, Tickets& counted) {
+  if (EpochOf(began) < mark.first && ++mark.answered <= settings_.late_answers) return;
+  MoveAll(mark.held, counted);
+  MoveAll(mark.late, counted);
+  Erase(mark);
+}
+
+ConnectionMarks::Fate ConnectionMarks::Broke(std::uint64_t began, const Connection& connection,
+                                             std::string_view message, bool has_metadata, CircuitTicket& ticket) {
+  stripes_[StripeOfThread()].running[SlotOf(began)].fetch_sub(1, std::memory_order_seq_cst);
+  Tickets counted, ignored;
+  Fate fate = Fate::kCounts;
+  {
+    const std::lock_guard lock(mutex_);
+    Mark* const mark = connection.identity == nullptr ? nullptr : Find(connection.identity);
+    if (connection.identity == nullptr) {
+      fate = BrokeUnpicked(began, ignored);
+    } else if (has_metadata) {
+      if (mark != nullptr) AnsweredOn(*mark, began, counted);
+    } else if (mark == nullptr) {
+      fate = MarkNow(connection, message, ignored);
+    } else {
+      fate = BrokeAgain(*mark, began, message, ticket, counted, ignored);
+    }
+    Review(ignored);
+  }
+  // A probe's slot waits for its result: it is never kept waiting here.
+  if (ticket.held() && ticket.is_probe()) fate = Fate::kCounts;
+  Settle(counted, ignored);
+  return fate;
+}
+
+ConnectionMarks::Fate ConnectionMarks::BrokeUnpicked(std::uint64_t began, Tickets& ignored) {
+  // There is no connection left that this attempt could have been given: the marked ones are dead.
+  for (Mark& mark : marks_) {
+    if (EpochOf(began) >= mark.epoch) MoveAll(mark.late, ignored);
+  }
+  const TimePoint now = settings_.clock->Now();
+  if (now < next_unpicked_) return Fate::kIgnored;
+  wait_ = wait_ == Duration::zero() ? settings_.reconnect_first : std::min(wait_ * 8 / 5, settings_.reconnect_highest);
+  next_unpicked_ = now + wait_ * 4 / 5;
+  return Fate::kCounts;
+}
+
+ConnectionMarks::Fate ConnectionMarks::BrokeAgain(Mark& mark, std::uint64_t began, std::string_view message,
+                                                  CircuitTicket& ticket, Tickets& counted, Tickets& ignored) {
+  const bool transport_text = settings_.is_transport_text(message);
+  const bool alike = message == mark.message || (transport_text && mark.transport_text);
+  const bool probe = ticket.is_probe();
+  const std::uint64_t epoch = EpochOf(began);
+  if (epoch < mark.epoch) {
+    if (!alike) {
+      AnsweredOn(mark, began, counted);
+      return Fate::kCounts;
+    }
+    if (probe || mark.held.size() >= kMostHeld) return probe ? Fate::kCounts : Fate::kIgnored;
+    mark.held.push_back(std::move(ticket));
+    return Fate::kHeld;
+  }
+  if (transport_text && !probe && (mark.late_epoch == 0 || epoch < mark.late_epoch)) {
+    if (mark.late_epoch == 0) {
+      mark.late_epoch = NextEpoch();
+      mark.late_since = settings_.clock->Now();
+      if (mark.late_epoch == 0) return Fate::kCounts;
+    }
+    if (mark.late.size() >= kMostHeld) return Fate::kIgnored;
+    mark.late.push_back(std::move(ticket));
+    return Fate::kHeld;
+  }
+  // The connection still takes attempts, and refuses them: marked anew.
+  MoveAll(mark.late, counted);
+  const Connection connection = mark.connection;
+  if (mark.dead) {
+    Erase(mark);
+    return MarkNow(connection, message, ignored);
+  }
+  mark.late_epoch = 0;
+  if (const std::uint64_t next = NextEpoch()) {
+    mark.epoch = next;
+    mark.message = message;
+    mark.transport_text = transport_text;
+  }
+  return Fate::kCounts;
+}
+
+ConnectionMarks::Fate ConnectionMarks::MarkNow(const Connection& connection, std::string_view message,
+                                               Tickets& ignored) {
+  if (marks_.size() >= kMostMarks) {
+    MoveAll(marks_.front().held, ignored);
+    MoveAll(marks_.front().late, ignored);
+    marks_.erase(marks_.begin());
+  }
+  // seq_cst: see End().
+  watching_.store(true, std::memory_order_seq_cst);
+  const std::uint64_t epoch = NextEpoch();
+  if (epoch == 0) return Fate::kCounts;
+  Mark mark;
+  mark.connection = connection;
+  mark.message = message;
+  mark.transport_text = settings_.is_transport_text(message);
+  mark.first = mark.epoch = epoch;
+  marks_.push_back(std::move(mark));
+  return Fate::kCounts;
+}
+
+void ConnectionMarks::Review(Tickets& ignored) {
+  bool watching = false;
+  for (Mark& mark : marks_) {
+    if (!mark.dead && !RunningBefore(mark.epoch)) {
+      mark.dead = true;
+      MoveAll(mark.held, ignored);
+    }
+    if (!mark.late.empty() && settings_.clock->Now() - mark.late_since >= kLongestLate) MoveAll(mark.late, ignored);
+    watching |= !mark.dead || !mark.late.empty();
+  }
+  // Also while connecting is reckoned with, so that a connection is noticed.
+  watching |= wait_ != Duration::zero();
+  // seq_cst: see End(). Raised again by whoever marks next.
+  watching_.store(watching, std::memory_order_seq_cst);
+}
+
+void ConnectionMarks::Settle(Tickets& counted, Tickets& ignored) noexcept {
+  for (CircuitTicket& ticket : ignored) ticket.Settle(Outcome::kIgnored);
+  for (CircuitTicket& ticket : counted) {
+    ticket.Settle(Outcome::kFailure);
+    settings_.counted_late();
+  }
+}
+
+std::size_t ConnectionMarks::marks() const {
+  const std::lock_guard lock(mutex_);
+  return marks_.size();
+}
+
+std::size_t ConnectionMarks::held() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t all = 0;
+  for (const Mark& mark : marks_) all += mark.held.size() + mark.late.size();
+  return all;
+}
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,160 @@
+#pragma once
+
+// One broken connection is one failure (behaviour.md C10), decided without gRPC.
+//
+// A connection that dies ends every attempt on it with UNAVAILABLE, which says one thing about the dependency, not
+// sixty-four. But a live server that refuses sixty-four calls looks the same, attempt by attempt; only what the
+// connection's other attempts come to tells the two apart. So the first failure on a connection counts and marks it,
+// and those of attempts that had begun before are held back:
+//
+//   the last attempt from before the mark has ended    -> the connection was dead: the held ones are ignored
+//   an attempt that began after the mark is answered   -> it lives: the mark goes, the held ones count
+//   more attempts from before are answered than gRPC
+//   may still have been delivering as it broke         -> it lives
+//
+// The last rule allows for answers that had been read before the connection broke and are told after it, by another
+// callback thread. Attempts that begin between the break and gRPC's noticing it run into the dead connection too. They
+// count, unless their message is one of gRPC's own for a broken transport: then they are held as well, until it is seen
+// whether the connection still fails attempts that began after even those (a server that relays such messages does; a
+// dead one is not picked again), or for a second.
+//
+// Attempts for which no connection was picked fail with what the last connect failed with, as long as gRPC waits before
+// the next. One is counted for each such wait, which is reckoned here by gRPC's own rule (first, times 1.6 up to the
+// highest, each varied by a fifth; taken at its shortest).
+//
+//     std::uint64_t began = marks.Begin();
+//     if (marks.End(began)) marks.Answered(began, connection);
+//
+// Threads: every member may be called from any thread. Begin() and End() add to a counter of the thread's own line; all
+// else is under a mutex, and only where a connection was marked lately. Ownership: holds on to a marked connection's
+// identity, so that the address is not used again, and to held tickets. Time: real time, since connections are. Errors:
+// none. Bounded: 16 marks, 4,096 held tickets a mark; what is beyond is ignored.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/core/circuit_breaker.h"
+#include "penstock/core/clock.h"
+
+namespace penstock::inline v0::detail {
+
+class ConnectionMarks {
+ public:
+  struct Settings {
+    // As the connections' own.
+    Duration reconnect_first = std::chrono::milliseconds(100);
+    Duration reconnect_highest = std::chrono::seconds(1);
+    // How many answers may be told after their connection's break was: one less than gRPC has callback threads.
+    std::uint32_t late_answers = 1;
+    const Clock* clock = &SteadyClock();
+    // Whether this is a message of gRPC's own for a broken transport.
+    bool (*is_transport_text)(std::string_view message) noexcept = [](std::string_view) noexcept { return false; };
+    // Called without any lock for each held ticket that was settled as a failure after all.
+    std::function<void()> counted_late = [] {};
+  };
+
+  // What tells a connection from others; null where none was picked.
+  struct Connection {
+    const void* identity = nullptr;
+    std::shared_ptr<const void> hold{};
+  };
+
+  enum class Fate : std::uint8_t {
+    kCounts,   // The caller settles the ticket as a failure.
+    kHeld,     // The ticket was taken.
+    kIgnored,  // The caller settles the ticket as ignored.
+  };
+
+  explicit ConnectionMarks(Settings settings) : settings_(std::move(settings)) {}
+  // Ignores what is still held.
+  ~ConnectionMarks() = default;
+  ConnectionMarks(const ConnectionMarks&) = delete;
+  ConnectionMarks& operator=(const ConnectionMarks&) = delete;
+
+  // An attempt begins. What it returns, never 0, says when.
+  std::uint64_t Begin() noexcept;
+
+  // It has ended. True: one of the next two has to be told as well.
+  bool End(std::uint64_t began) noexcept;
+
+  // After End() said so: it was answered on this connection, or ended in a way that says nothing of it (a
+  // cancellation).
+  void Answered(std::uint64_t began, const Connection& connection);
+  void Withdrawn();
+
+  // It has ended with UNAVAILABLE, counted as a failure; instead of End(). Answered with metadata it cannot be a broken
+  // connection's.
+  Fate Broke(std::uint64_t began, const Connection& connection, std::string_view message, bool has_metadata,
+             CircuitTicket& ticket);
+
+  // For tests.
+  std::size_t marks() const;
+  std::size_t held() const;
+
+ private:
+  static constexpr std::size_t kStripes = 16;
+  static constexpr std::size_t kSlots = 16;
+  static constexpr std::size_t kMostMarks = 16;
+  static constexpr std::size_t kMostHeld = 4096;
+  static constexpr Duration kLongestLate = std::chrono::seconds(1);
+
+  using Tickets = std::vector<CircuitTicket>;
+
+  struct Mark {
+    Connection connection;
+    std::string message;
+    bool transport_text = false;
+    std::uint64_t first = 0;       // the epoch that began with the first mark
+    std::uint64_t epoch = 0;       // ... with the latest; those from before are waited for
+    bool dead = false;             // all of them have ended
+    std::uint32_t answered = 0;    // how many of them were answered
+    Tickets held;                  // from before the mark
+    Tickets late;                  // from after it, with a broken transport's message
+    std::uint64_t late_epoch = 0;  // the epoch that began with the first of those; 0: none
+    TimePoint late_since{};
+  };
+
+  struct alignas(64) Stripe {
+    std::array<std::atomic<std::uint32_t>, kSlots> running{};
+  };
+
+  static std::uint64_t EpochOf(std::uint64_t word) noexcept { return word >> 8; }
+  static std::size_t SlotOf(std::uint64_t word) noexcept { return word & 0xff; }
+  static std::size_t StripeOfThread() noexcept;
+
+  bool Running(std::size_t slot) const noexcept;
+  bool RunningBefore(std::uint64_t epoch) const noexcept;
+  std::uint64_t NextEpoch() noexcept;
+  Mark* Find(const void* identity) noexcept;
+  void Erase(Mark& mark) noexcept;
+  Fate BrokeUnpicked(std::uint64_t began, Tickets& ignored);
+  Fate BrokeAgain(Mark& mark, std::uint64_t began, std::string_view message, CircuitTicket& ticket, Tickets& counted,
+                  Tickets& ignored);
+  Fate MarkNow(const Connection& connection, std::string_view message, Tickets& ignored);
+  void AnsweredOn(Mark& mark, std::uint64_t began, Tickets& counted);
+  void Review(Tickets& ignored);
+  void Settle(Tickets& counted, Tickets& ignored) noexcept;
+
+  const Settings settings_;
+  // The epoch, and the slot in which its attempts are counted: epoch << 8 | slot.
+  std::atomic<std::uint64_t> now_{std::uint64_t{1} << 8};
+  // Whether End() has to be followed by more.
+  std::atomic<bool> watching_{false};
+  std::array<Stripe, kStripes> stripes_;
+
+  mutable std::mutex mutex_;
+  // All guarded by mutex_.
+  std::array<std::uint64_t, kSlots> epochs_{1};
+  std::vector<Mark> marks_;  // oldest first
+  TimePoint next_unpicked_ = TimePoint::min();
+  Duration wait_{};
+};
+
+}  // namespace penstock::inline v0::detail

@@ -1,0 +1,303 @@
+// How clients end: dropped, closed, forked, with calls in every state.
+
+#include <doctest/doctest.h>
+#include <spawn.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "penstock/client/client.h"
+#include "penstock/testing/router.h"
+#include "support/client_calls.h"
+#include "support/echo_service.h"
+#include "support/exits.h"
+
+extern char** environ;
+
+namespace penstock::test {
+namespace {
+
+// Calls that count how often each completes.
+struct ManyCalls {
+  explicit ManyCalls(int count) : completions(static_cast<std::size_t>(count)) {}
+
+  void Begin(
+      Client& client, const v1::EchoRequest& request,
+      const std::function<CallOptions()>& options = [] { return CallOptions{}; }) {
+    for (std::atomic<int>& one : completions) {
+      client.Call(PENSTOCK_METHOD(v1::Echo, Repeatable), request, options(),
+                  [this, &one](const CallResult& result, v1::EchoResponse&) {
+                    ++one;
+                    if (result.reason == EndReason::kCancelled) ++cancelled;
+                    ++all;
+                  });
+    }
+  }
+  void CheckEachOnce() const {
+    CHECK(all == static_cast<int>(completions.size()));
+    for (const std::atomic<int>& one : completions) CHECK(one == 1);
+  }
+
+  std::vector<std::atomic<int>> completions;
+  std::atomic<int> cancelled{0};
+  std::atomic<int> all{0};
+};
+
+v1::EchoRequest Waiting() {
+  v1::EchoRequest request;
+  request.set_delay_ms(-1);
+  return request;
+}
+
+v1::EchoRequest Refused() {
+  v1::EchoRequest request;
+  request.set_code(grpc::StatusCode::UNAVAILABLE);
+  request.set_message("no");
+  return request;
+}
+
+const CircuitBreakerSettings kNeverOpen{.trip = [](const Counts&) { return false; }};
+
+}  // namespace
+
+TEST_CASE("L9: closing with 100 calls in flight, 100 in backoff and 100 without a connection takes under a second") {
+  for (const bool waits : {true, false}) {
+    CAPTURE(waits);
+    EchoServer server;
+    ManyCalls in_flight(100), in_backoff(100), waiting(100);
+    const ClientSettings settings{.address = "",
+                                  .max_attempts = 100,
+                                  .backoff_base = 60s,
+                                  .backoff_max = 60s,
+                                  .budget = {.max_tokens = 1000},
+                                  .breaker = kNeverOpen};
+    ClientSettings reachable = settings;
+    reachable.address = server.address();
+    reachable.timeout = 1h;
+    ClientSettings not_reachable = settings;
+    not_reachable.address = "127.0.0.1:1";
+    not_reachable.timeout = 1h;
+    auto client = std::make_unique<Client>(MakeClient(reachable));
+    auto unreachable = std::make_unique<Client>(MakeClient(not_reachable));
+    in_flight.Begin(*client, Waiting());
+    in_backoff.Begin(*client, Refused());
+    waiting.Begin(*unreachable, {}, [] { return CallOptions{.wait_for_ready = true}; });
+    REQUIRE(server.echo().WaitUntil([](const EchoCounts& counts) {
+      const auto calls = counts.calls.find("Repeatable");
+      return calls != counts.calls.end() && calls->second >= 200;
+    }));
+    const auto begin = std::chrono::steady_clock::now();
+    if (waits) {
+      CHECK(client->CloseAndWait(begin + kLimit));
+      CHECK(unreachable->CloseAndWait(begin + kLimit));
+    } else {
+      client.reset();
+      unreachable.reset();
+    }
+    CHECK(Eventually([&] { return in_flight.all == 100 && in_backoff.all == 100 && waiting.all == 100; }));
+    const auto took = std::chrono::steady_clock::now() - begin;
+    MESSAGE("closed after ", took / 1ms, " ms");
+    CHECK(took < 5s);  // 1 s on a machine that does nothing else.
+    in_flight.CheckEachOnce();
+    in_backoff.CheckEachOnce();
+    waiting.CheckEachOnce();
+    CHECK(in_flight.cancelled == 100);
+    CHECK(waiting.cancelled == 100);
+  }
+}
+
+TEST_CASE("L9: calls made while the client is closed on another thread each complete once") {
+  EchoServer server;
+  for (int round = 0; round < 10; ++round) {
+    Client client = MakeClient({.address = server.address()});
+    ManyCalls calls(100);
+    std::thread closer([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+      client.Close();
+    });
+    calls.Begin(client, {});
+    closer.join();
+    CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+    // Those that came after the closing are refused, and not waited for.
+    CHECK(Eventually([&] { return calls.all == 100; }));
+    calls.CheckEachOnce();
+  }
+}
+
+TEST_CASE("L9: CloseAndWait refuses on a callback thread, and closes all the same") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  std::promise<bool> waited;
+  client.Call(PENSTOCK_METHOD(v1::Echo, Unary), {}, {}, [&](const CallResult&, v1::EchoResponse&) {
+    waited.set_value(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+  });
+  CHECK_FALSE(waited.get_future().get());
+  CHECK(client.CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), {}).result.status.error_code() ==
+        grpc::StatusCode::CANCELLED);
+  CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+}
+
+TEST_CASE("L13: the last client may be dropped in a completion, and in two at once") {
+  EchoServer server;
+  for (int round = 0; round < 20; ++round) {
+    std::array<std::unique_ptr<Client>, 2> clients;
+    std::barrier both(2);
+    std::atomic<int> dropped{0};
+    for (auto& client : clients) client = std::make_unique<Client>(MakeClient({.address = server.address()}));
+    for (auto& client : clients) {
+      client->Call(PENSTOCK_METHOD(v1::Echo, Unary), {}, {}, [&](const CallResult&, v1::EchoResponse&) {
+        if (round % 2 == 0) both.arrive_and_wait();  // There are two callback threads here at the least.
+        client.reset();
+        ++dropped;
+      });
+    }
+    REQUIRE(Eventually([&] { return dropped == 2; }));
+  }
+}
+
+TEST_CASE("L13: a client may be dropped by its own cancelled call, with others in flight") {
+  EchoServer server;
+  auto client = std::make_unique<Client>(MakeClient({.address = server.address()}));
+  std::atomic<int> ended{0};
+  std::promise<void> dropped;
+  for (int call = 0; call < 20; ++call) {
+    client->Call(PENSTOCK_METHOD(v1::Echo, Unary), Waiting(), {},
+                 [&](const CallResult&, v1::EchoResponse&) { ++ended; });
+  }
+  CallHandle handle =
+      client->Call(PENSTOCK_METHOD(v1::Echo, Unary), Waiting(), {}, [&](const CallResult&, v1::EchoResponse&) {
+        client.reset();
+        dropped.set_value();
+      });
+  handle.Cancel();
+  dropped.get_future().get();
+  CHECK(Eventually([&] { return ended == 20; }));
+}
+
+TEST_CASE("L9: a completion may take a lock under which its call was made") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  Client unreachable = MakeClient({.address = "127.0.0.1:1", .max_attempts = 1});
+  std::mutex mutex;
+  std::atomic<int> completed{0};
+  for (int call = 0; call < 200; ++call) {
+    for (Client* which : {&client, &unreachable}) {
+      const std::lock_guard lock(mutex);
+      which->Call(PENSTOCK_METHOD(v1::Echo, Unary), {}, {}, [&](const CallResult&, v1::EchoResponse&) {
+        const std::lock_guard inside(mutex);
+        ++completed;
+      });
+    }
+  }
+  // A closed client's calls fail without an attempt, and still not inside Call().
+  client.Close();
+  {
+    const std::lock_guard lock(mutex);
+    client.Call(PENSTOCK_METHOD(v1::Echo, Unary), {}, {}, [&](const CallResult&, v1::EchoResponse&) {
+      const std::lock_guard inside(mutex);
+      ++completed;
+    });
+  }
+  CHECK(Eventually([&] { return completed == 401; }));
+}
+
+TEST_CASE("L9: calls chained from completions do not grow the stack") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  client.Close();  // The fastest ends there are.
+  Client open = MakeClient({.address = server.address()});
+  struct Chain {
+    Client& client;
+    const int length;
+    std::atomic<int> done{0};
+    std::atomic<std::uintptr_t> lowest{~std::uintptr_t{0}};
+    std::atomic<std::uintptr_t> highest{0};
+    std::thread::id thread{};
+    std::promise<void> finished{};
+    void Next() {
+      client.Call(PENSTOCK_METHOD(v1::Echo, Repeatable), {}, {}, [this](const CallResult&, v1::EchoResponse&) {
+        // All on one thread: else the stacks cannot be compared.
+        if (thread == std::thread::id()) thread = std::this_thread::get_id();
+        if (thread == std::this_thread::get_id()) {
+          const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
+          lowest = std::min(lowest.load(), here);
+          highest = std::max(highest.load(), here);
+        }
+        if (++done == length) return finished.set_value();
+        Next();
+      });
+    }
+  };
+  for (Client* which : {&client, &open}) {
+    Chain chain{.client = *which, .length = which == &open ? 10'000 : 20'000};
+    chain.Next();
+    REQUIRE(chain.finished.get_future().wait_for(120s) == std::future_status::ready);
+    CHECK(chain.highest - chain.lowest < 64 * 1024);
+  }
+}
+
+TEST_CASE("G7: a program may exit with clients alive and calls in every state") { ExitAgainAndAgain(4); }
+
+TEST_CASE("G8: fork and exec under traffic disturbs no call") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  std::atomic<bool> stopping{false};
+  std::atomic<int> failed{0};
+  std::atomic<std::uint64_t> answered{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 2; ++caller) {
+    callers.emplace_back([&] {
+      while (!stopping) {
+        if (client.CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), {}).ok()) {
+          ++answered;
+        } else {
+          ++failed;
+        }
+      }
+    });
+  }
+  for (int child = 0; child < 30; ++child) {
+    pid_t process = -1;
+    if (child % 2 == 0) {
+      process = ::fork();
+      if (process == 0) {
+        ::execl("/bin/true", "true", nullptr);
+        ::_exit(127);
+      }
+    } else {
+      char name[] = "true";
+      char* arguments[] = {name, nullptr};
+      REQUIRE(::posix_spawn(&process, "/bin/true", nullptr, nullptr, arguments, environ) == 0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(process, &status, 0) == process);
+    CHECK(status == 0);
+  }
+  REQUIRE(Eventually([&] { return answered > 100; }));
+  stopping = true;
+  for (auto& caller : callers) caller.join();
+  CHECK(failed == 0);
+}
+
+TEST_CASE("G8: after a fork without exec a client is refused with a message, not hung") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  REQUIRE(client.CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), {}).ok());
+  const pid_t process = ::fork();
+  REQUIRE(process >= 0);
+  if (process == 0) {
+    const Result<Client> refused = Client::Create({.address = "127.0.0.1:1", .plaintext = true});
+    ::_exit(!refused.ok() && refused.error().message().find("fork") != std::string::npos ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(::waitpid(process, &status, 0) == process);
+  CHECK(status == 0);
+}
+
+}  // namespace penstock::test

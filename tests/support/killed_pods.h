@@ -1,0 +1,162 @@
+#pragma once
+
+// Three pods in processes of their own behind one router, calls that are always in flight, and what becomes of them as
+// pods are killed: shared by the quick test and the long series.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "penstock/client/client.h"
+#include "penstock/testing/router.h"
+#include "support/client_calls.h"
+#include "support/pod_process.h"
+
+namespace penstock::test {
+
+// Keeps so many calls in flight until it is stopped.
+class Load {
+ public:
+  Load(Client& client, int outstanding, int refused_of = 0) : client_(client), refused_of_(refused_of) {
+    running_ = outstanding;
+    for (int call = 0; call < outstanding; ++call) Next();
+  }
+  ~Load() { Stop(); }
+
+  void Stop() {
+    stopping_ = true;
+    CHECK(Eventually([&] { return running_ == 0; }));
+  }
+  std::uint64_t answered() const { return answered_; }
+  std::uint64_t failed() const { return failed_; }
+  // Of the calls since it was asked last.
+  std::chrono::nanoseconds TakeSlowest() { return std::chrono::nanoseconds(slowest_.exchange(0)); }
+  std::string failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  void Next() {
+    v1::EchoRequest request;
+    request.set_delay_ms(2);
+    if (refused_of_ != 0 && ++asked_ % refused_of_ == 0) {
+      request.set_code(grpc::StatusCode::UNAVAILABLE);
+      request.set_message("refused");
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    client_.Call(PENSTOCK_METHOD(v1::Echo, Repeatable), std::move(request), {},
+                 [this, begin](const CallResult& result, v1::EchoResponse&) {
+                   const std::int64_t took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+                   std::int64_t slowest = slowest_;
+                   while (took > slowest && !slowest_.compare_exchange_weak(slowest, took)) {
+                   }
+                   if (result.ok()) {
+                     ++answered_;
+                   } else {
+                     ++failed_;
+                     const std::lock_guard lock(mutex_);
+                     failure_ = std::string(Name(result.reason)) + ": " + result.status.error_message();
+                   }
+                   if (stopping_) {
+                     --running_;
+                   } else {
+                     Next();
+                   }
+                 });
+  }
+
+  Client& client_;
+  const int refused_of_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> running_{0};
+  std::atomic<std::uint64_t> asked_{0}, answered_{0}, failed_{0};
+  std::atomic<std::int64_t> slowest_{0};
+  mutable std::mutex mutex_;
+  std::string failure_;
+};
+
+struct KilledPods {
+  KilledPods() {
+    for (std::size_t place = 0; place < pods.size(); ++place) pods[place] = std::make_unique<PodProcess>("pod");
+    auto made = testing::Router::Create({.targets = Targets()});
+    REQUIRE(made.ok());
+    router = *std::move(made);
+  }
+
+  std::vector<std::uint16_t> Targets() const {
+    std::vector<std::uint16_t> ports;
+    for (const auto& pod : pods) {
+      if (pod != nullptr) ports.push_back(pod->port());
+    }
+    return ports;
+  }
+
+  // The pod that has the client's connection.
+  std::size_t Connected() const {
+    std::size_t found = pods.size();
+    REQUIRE(Eventually([&] {
+      const auto connections = router->connections();
+      if (connections.size() != 1) return false;
+      for (std::size_t place = 0; place < pods.size(); ++place) {
+        if (pods[place] != nullptr && pods[place]->port() == connections[0].target) found = place;
+      }
+      return found < pods.size();
+    }));
+    return found;
+  }
+
+  // Kills the pod that serves, and takes it off the router's targets so much later. A new one takes its place.
+  void KillServing(std::chrono::milliseconds lingers = {}) {
+    const std::size_t place = Connected();
+    const std::uint16_t port = pods[place]->port();
+    pods[place]->Kill();
+    if (lingers > lingers.zero()) {
+      std::this_thread::sleep_for(lingers);
+    }
+    router->DropTarget(port);
+    pods[place] = std::make_unique<PodProcess>("pod");
+    router->SetTargets(Targets());
+  }
+
+  std::array<std::unique_ptr<PodProcess>, 3> pods;
+  std::unique_ptr<testing::Router> router;
+};
+
+// Kills the serving pod again and again under so many calls in flight, and checks that it costs nothing.
+inline void KillUnderLoad(int outstanding, int kills, std::chrono::milliseconds lingers = {},
+                          std::uint32_t max_attempts = 3) {
+  KilledPods pods;
+  Client client = MakeClient({.address = pods.router->address(), .max_attempts = max_attempts});
+  Load load(client, outstanding);
+  std::chrono::nanoseconds slowest{};
+  std::uint64_t most = 0;
+  for (int kill = 0; kill < kills; ++kill) {
+    const std::uint64_t before = load.answered();
+    REQUIRE(Eventually([&] { return load.answered() > before + 4 * static_cast<std::uint64_t>(outstanding); }));
+    load.TakeSlowest();
+    const std::uint64_t failures = client.circuit_totals().failures;
+    pods.KillServing(lingers);
+    const std::uint64_t after = load.answered();
+    REQUIRE(Eventually([&] { return load.answered() > after + 4 * static_cast<std::uint64_t>(outstanding); }));
+    CHECK(client.circuit_state() == CircuitState::kClosed);
+    most = std::max(most, client.circuit_totals().failures - failures);
+    slowest = std::max(slowest, load.TakeSlowest());
+  }
+  load.Stop();
+  CHECK_MESSAGE(load.failed() == 0, load.failure());
+  CHECK(client.circuit_totals().entered_open == 0);
+  MESSAGE(outstanding, " calls in flight, ", kills, " kills, lingering ", lingers.count(), " ms: ", load.answered(),
+          " answered, ", load.failed(), " failed, slowest ", slowest / std::chrono::milliseconds(1), " ms, at most ",
+          most, " failures counted a kill");
+}
+
+}  // namespace penstock::test
