@@ -494,7 +494,12 @@ bool CircuitCore<Atomics>::ReadTally(std::uint64_t word, Counts& counts, TallySe
   };
   seen.published = read(version, seen.words);
   std::array<std::uint64_t, kTallyWords> words = seen.words;
-  if (!seen.published && version > 1 && !read(version - 1, words)) return false;
+  if (!seen.published && version > 1 && !read(version - 1, words)) {
+    if (word_.load(std::memory_order_acquire) != word) return false;
+    // The word has stood still, so these were complete once: one that slept through exactly 2^18 results has since put its
+    // own in their place. The counts begin anew; all that fail to read them here must not try for ever.
+    words = {};
+  }
   if (seen.published || version > 1) {
     const auto count = [&](TallyWord which) { return words[which] & kTallyMask; };
     counts.successes = count(kSuccesses);
@@ -582,6 +587,8 @@ void CircuitCore<Atomics>::PrepareBank(std::uint64_t generation) noexcept {
   std::uint64_t seen = base.load(std::memory_order_acquire);
   const std::uint64_t tag = generation & 0xffff;
   if (seen >> 48 == tag) return;  // another did, and may have begun the generation since: its sum is the right one
+  // The bank may be in use already, by a generation eight later: then we are late, and the change is not ours to make.
+  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;
   base.compare_exchange_strong(seen, tag << 48 | (SumBank(generation % kBanks) & circuit::kSumMask),
                                std::memory_order_acq_rel, std::memory_order_acquire);
 }
@@ -593,8 +600,8 @@ void CircuitCore<Atomics>::PrepareDeadline(std::uint64_t generation) noexcept {
   std::int64_t seen = cell.load(std::memory_order_acquire);
   // After `seen`: who overwrites what another wrote for this generation must not set it back.
   const std::int64_t until = circuit::Until(Now(), settings_.open_for);
-  // The generation has begun already: its deadline stands.
-  if (GenerationOf(word_.load(std::memory_order_acquire)) == generation) return;
+  // The generation has begun already: its deadline stands, or that of one eight later.
+  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;
   cell.compare_exchange_strong(seen, until, std::memory_order_acq_rel, std::memory_order_acquire);
 }
 
@@ -629,13 +636,22 @@ void CircuitCore<Atomics>::Publish(std::uint64_t generation, CircuitState from, 
   Record& record = records_[generation % circuit::kRecords];
   const std::uint64_t ready = generation << 2 | kReady;
   std::uint64_t stamp = record.stamp.load(std::memory_order_acquire);
+  // Upwards only: one that stalled must not hide that a newer transition was dropped.
+  const auto raise_dropped = [&record](std::uint64_t to_generation) {
+    std::uint64_t seen = record.dropped.load(std::memory_order_seq_cst);
+    while (IsAfter(to_generation, seen)) {
+      if (record.dropped.compare_exchange_strong(seen, to_generation, std::memory_order_seq_cst, std::memory_order_seq_cst)) break;
+    }
+  };
   // The record may still be being written by one that stalled, or be a newer one's because we did. Nobody waits: dropped.
   if ((stamp & 3) == kWriting || IsAfter(stamp >> 2, generation) ||
       !record.stamp.compare_exchange_strong(stamp, generation << 2 | kWriting, std::memory_order_acq_rel,
                                             std::memory_order_acquire)) {
-    record.dropped.store(ready, std::memory_order_seq_cst);
+    raise_dropped(generation);
     return;
   }
+  // Nothing new, but it keeps the number from growing so old that it looks newer.
+  raise_dropped((generation - circuit::kRecords) & (kGenerations - 1));
   // Release: a reader that sees one of these also sees that the record is being written.
   const std::array<std::uint64_t, 5> values{counts.successes, counts.failures, counts.consecutive_successes,
                                             counts.consecutive_failures, counts.timed_out};
@@ -652,7 +668,9 @@ std::optional<CircuitTransition> CircuitCore<Atomics>::ReadRecord(std::uint64_t 
   const Record& record = records_[generation % circuit::kRecords];
   const std::uint64_t ready = generation << 2 | kReady;
   const std::uint64_t stamp = record.stamp.load(std::memory_order_seq_cst);
-  missed = IsAfter(stamp >> 2, generation) || record.dropped.load(std::memory_order_seq_cst) == ready;
+  // Dropped, or a newer one was: one that dropped before has been forgotten then, and one that stalls comes too late.
+  const std::uint64_t dropped = record.dropped.load(std::memory_order_seq_cst);
+  missed = IsAfter(stamp >> 2, generation) || dropped == generation || IsAfter(dropped, generation);
   if (stamp != ready) return std::nullopt;
   CircuitTransition transition{};
   const std::uint64_t states = record.states.load(std::memory_order_acquire);

@@ -5,67 +5,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <vector>
 
-#include "support/breaker_model.h"
+#include "support/breaker_scenarios.h"
 
 using namespace penstock;
+using namespace penstock_test;
 using namespace std::chrono_literals;
-using penstock_test::Inspect;
-using penstock_test::Model;
-using penstock_test::ModelCore;
-using Pass = ModelCore::Pass;
-
-namespace {
-
-constexpr auto kSuccess = Outcome::kSuccess;
-constexpr auto kFailure = Outcome::kFailure;
-
-CircuitBreakerSettings Settings(std::uint32_t consecutive, std::uint32_t window = 4) {
-  CircuitBreakerSettings settings;
-  settings.consecutive_failures = consecutive;
-  settings.window = window;
-  settings.min_results = window;
-  settings.failure_ratio = 1;
-  settings.open_for = 10ms;
-  settings.probe_timeout = 10ms;
-  settings.successes_to_close = 9;
-  return settings;
-}
-
-// Never trips, and remembers four failures.
-CircuitBreakerSettings Patient() {
-  CircuitBreakerSettings settings = Settings(1);
-  settings.trip = [](const Counts&) { return false; };
-  return settings;
-}
-
-// The larger scenarios have fewer preemptions by default; with PENSTOCK_FULL set every one has three.
-void Explore(const char* what, const std::function<void(explorer::Run&)>& scenario, int preemptions = 3) {
-  if (std::getenv("PENSTOCK_FULL") != nullptr) preemptions = 3;
-  const auto found = explorer::Explore({.preemptions = preemptions, .most_schedules = 50'000'000}, scenario);
-  CHECK_MESSAGE(found.ok(), what << ": " << found.failure);
-  std::printf("%8llu schedules: %s\n", static_cast<unsigned long long>(found.schedules), what);
-}
-
-std::shared_ptr<Model> Make(const CircuitBreakerSettings& settings) { return std::make_shared<Model>(settings); }
-
-// Open, with its time over.
-std::shared_ptr<Model> MakeExpired(CircuitBreakerSettings settings) {
-  auto model = Make(settings);
-  for (std::uint32_t i = 0; i < settings.consecutive_failures; ++i) model->Call(kFailure);
-  model->clock.Advance(settings.open_for);
-  return model;
-}
-
-}  // namespace
 
 TEST_CASE("B3, B10: three failures at once are never a lost trip") {
   for (bool shared : {false, true}) {
-    penstock_test::ModelAtomics::all_on_the_shared_line = shared;
+    ModelAtomics::all_on_the_shared_line = shared;
     Explore("three failures, three in a row trip", [](explorer::Run& run) {
       auto m = Make(Settings(3));
       for (int i = 0; i < 3; ++i) {
@@ -80,7 +31,7 @@ TEST_CASE("B3, B10: three failures at once are never a lost trip") {
       });
     });
   }
-  penstock_test::ModelAtomics::all_on_the_shared_line = false;
+  ModelAtomics::all_on_the_shared_line = false;
 }
 
 TEST_CASE("B3, B10: failures and successes at once are all recorded, the failures at growing positions") {

@@ -2,10 +2,10 @@
 """Breaks the circuit breaker in one place at a time and expects that its model tests notice.
 
 A proof by exploration is worth what it would have found. Each mutant is one replacement in the breaker's source; it is
-compiled with the interleavings test (and, where they are named, others), which must fail. A mutant that survives, or whose
-text is no longer in the source exactly once, fails this test.
+compiled with the tests in TESTS, one of which must fail. A mutant that survives, or whose text is no longer in the source
+exactly once, fails this test.
 
-    mutants.py --root DIR --main LIBRARY [--only NAME] [--jobs N] -- COMPILER [ARGUMENT...]
+    mutants.py --root DIR --main LIBRARY [--only NAME] [--short] [--jobs N] -- COMPILER [ARGUMENT...]
 """
 import argparse
 import concurrent.futures
@@ -18,7 +18,7 @@ import tempfile
 SLOW = "src/core/circuit_core.h"
 FAST = "include/penstock/core/detail/circuit_core.h"
 
-# name, file, text, replacement
+# name, file, text, replacement (or several texts and their replacements)
 MUTANTS = [
     # Those that the prototype was tried with.
     ("takes the index first and writes the cell afterwards", SLOW,
@@ -53,9 +53,27 @@ MUTANTS = [
     }
 """, ""),
     ("counts a success of an earlier state", FAST, "if (word_.load(std::memory_order_relaxed) != word) return true;", ""),
+    # Two places: either check alone suffices, for a thread may always sleep right after it.
     ("records a failure of an earlier state", SLOW,
-     "  for (;;) {\n    if (word_.load(std::memory_order_acquire) != word) return;\n",
-     "  for (;;) {\n    if (StateOf(word_.load(std::memory_order_acquire)) != CircuitState::kClosed) return;\n"),
+     ("  if (word_.load(std::memory_order_relaxed) != number) return;\n",
+      "  for (;;) {\n    if (word_.load(std::memory_order_acquire) != word) return;\n"),
+     ("  if (outcome != Outcome::kFailure && word_.load(std::memory_order_relaxed) != number) return;\n",
+      "  for (;;) {\n    if (StateOf(word_.load(std::memory_order_acquire)) != CircuitState::kClosed) return;\n")),
+    ("takes the failures of an earlier state for those of the present one", SLOW,
+     "    if (View::IndexGeneration(view.failures) != view.generation) {", "    if (false) {"),
+    ("prepares the bank of a generation that is long over", SLOW,
+     "  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;\n"
+     "  base.compare", "  base.compare"),
+    ("prepares the deadline of a generation that is long over", SLOW,
+     "  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;\n"
+     "  cell.compare", "  if (GenerationOf(word_.load(std::memory_order_acquire)) == generation) return;\n  cell.compare"),
+    ("tags the half-open counts with two bits of the version", FAST,
+     "GenerationOf(word) << 18 | (version & 0x3ffff);", "GenerationOf(word) << 18 | (version / 4 & 3);"),
+    ("tags the half-open counts without the version", FAST,
+     "GenerationOf(word) << 18 | (version & 0x3ffff);", "GenerationOf(word) << 18;"),
+    ("tries for ever to read spoiled half-open counts", SLOW, "    words = {};\n", "    return false;\n"),
+    ("forgets that a transition was dropped when a newer one is", SLOW, " || IsAfter(dropped, generation);", ";"),
+    ("lets a sleeper hide that a transition was dropped", SLOW, "while (IsAfter(to_generation, seen)) {", "while (true) {"),
     ("begins a generation without its base", SLOW, "  PrepareBank(generation);\n", ""),
     ("notes the base again after the generation began", SLOW,
      "  if (seen >> 48 == tag) return;  // another did", "  // another did"),
@@ -88,23 +106,29 @@ MUTANTS = [
      "  word_.compare_exchange_strong(from, word, std::memory_order_acq_rel, std::memory_order_acquire);"),
 ]
 
-TESTS = ["tests/model/circuit_breaker_interleavings_test.cpp"]
+# Each is tried if those before it notice nothing.
+TESTS = ["tests/model/circuit_breaker_stalls_test.cpp", "tests/model/circuit_breaker_interleavings_test.cpp"]
+
+# Those that the first test notices within a second.
+SHORT = ["prepares the bank of a generation that is long over", "forgets that a transition was dropped when a newer one is"]
 
 
 def run(mutant, options, compiler):
     name, file, old, new = mutant
     root = pathlib.Path(options.root)
     source = (root / file).read_text()
-    if source.count(old) != 1:
-        return name, f"its text is {source.count(old)} times in {file}: the list in mutants.py is out of date"
+    for text, replacement in [(old, new)] if isinstance(old, str) else zip(old, new):
+        if source.count(text) != 1:
+            return name, f"its text is {source.count(text)} times in {file}: the list in mutants.py is out of date"
+        source = source.replace(text, replacement)
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         shutil.copytree(root / "include", scratch / "include")
         shutil.copytree(root / "src" / "core", scratch / "src" / "core")
-        (scratch / file).write_text(source.replace(old, new))
+        (scratch / file).write_text(source)
         for test in TESTS:
             program = scratch / "test"
-            command = compiler + ["-std=c++20", "-O2", "-w", f"-I{scratch}/include", f"-I{scratch}/src", f"-I{root}/tests",
+            command = compiler + ["-std=c++20", "-O1", "-w", f"-I{scratch}/include", f"-I{scratch}/src", f"-I{root}/tests",
                                   str(root / test), str(root / "src/core/clock.cpp"), options.main, "-lpthread", "-o", str(program)]
             built = subprocess.run(command, capture_output=True, text=True)
             if built.returncode != 0:
@@ -125,9 +149,10 @@ def main():
     parser.add_argument("--root", required=True)
     parser.add_argument("--main", required=True, help="the library with doctest's main")
     parser.add_argument("--only", help="mutants with this in their name")
+    parser.add_argument("--short", action="store_true", help="only a few, which are noticed at once")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args(sys.argv[1:split])
-    mutants = [mutant for mutant in MUTANTS if not options.only or options.only in mutant[0]]
+    mutants = [mutant for mutant in MUTANTS if (not options.only or options.only in mutant[0]) and (not options.short or mutant[0] in SHORT)]
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for name, problem in pool.map(lambda mutant: run(mutant, options, compiler), mutants):

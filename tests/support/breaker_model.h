@@ -72,13 +72,31 @@ struct CircuitCoreInspector {
   template <class Core>
   static void StartAt(Core& core, std::uint64_t generation) {
     using View = typename Core::ClosedView;
+    core.word_.store(Core::MakeWord(CircuitState::kClosed, generation - 1));
+    core.PrepareBank(generation);
     core.word_.store(Core::MakeWord(CircuitState::kClosed, generation));
     core.failures_.store(View::MakeIndex(generation, 0));
-    core.PrepareBank(generation);
     core.reporter_.store(((generation + 1) % Core::kGenerations) << 1);
     for (std::uint64_t i = 0; i <= core.ring_mask_; ++i) core.ring_[i].store(View::MakeCell(generation, 1, 0));
     if (core.records_ != nullptr) {
-      for (std::uint64_t i = 0; i < circuit::kRecords; ++i) core.records_[i].stamp.store(generation << 2);
+      for (std::uint64_t i = 0; i < circuit::kRecords; ++i) {
+        core.records_[i].stamp.store(generation << 2);
+        core.records_[i].dropped.store(generation);
+      }
+    }
+  }
+  // As if `results` more (a multiple of 4) had been recorded half-open, none of which shows in the counts.
+  template <class Core>
+  static void SkipResults(Core& core, std::uint64_t results) {
+    core.word_.Poke(core.word_.Peek() + (results << 2));
+    const std::uint64_t word = core.word_.Peek();
+    const std::uint64_t version = (word & Core::kPayloadMask) >> 2;
+    // The tallies of this version, if it is published already, and of the three before it.
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      for (auto& cell : core.tallies_[(version - i) % 4]) {
+        if (cell.Peek() >> Core::kTallyBits != Core::TallyTag(word, version - i - results)) continue;
+        cell.Poke(Core::TallyTag(word, version - i) << Core::kTallyBits | (cell.Peek() & Core::kTallyMask));
+      }
     }
   }
   // So many successes were counted by a thread, in every bank, before its generation began.

@@ -41,6 +41,10 @@ struct Options {
   int preemptions = 3;                       // switches away from a thread that could have gone on
   std::uint64_t most_schedules = 5'000'000;  // more is a failure: the scenario is too large to be explored
   std::uint64_t most_steps = 20'000;         // in one schedule; more is a failure: something never ends
+  // Threads begin in their order; a preemption begins the next one, and those preempted stay so until all have begun, and
+  // end one after the other, in every order. Few schedules, with long and nested stalls: what if each of three threads
+  // sleeps somewhere while the fourth goes on?
+  bool cascade = false;
 };
 
 struct Found {
@@ -102,6 +106,15 @@ class Explorer {
       run_->Check(false, "a thread never ends");
       swapcontext(&fibres_[running_]->context, &home_);
     }
+    if (options_.cascade) {
+      if (!std::exchange(begins_, false) && preemptions_ < options_.preemptions && begun_ < run_->bodies_.size() &&
+          Choose(2) != 0) {
+        ++preemptions_;
+        SwitchTo(begun_++);
+      }
+      Note();
+      return;
+    }
     const std::vector<std::size_t>& others = runnable_;
     // A thread that has just been chosen to begin has been chosen for its first step.
     if (std::exchange(begins_, false) || preemptions_ == options_.preemptions || others.size() < 2) {
@@ -152,7 +165,8 @@ class Explorer {
     steps_ = 0;
     schedule_.clear();
     if (!runnable_.empty()) {
-      running_ = runnable_[Choose(runnable_.size())];
+      running_ = options_.cascade ? 0 : runnable_[Choose(runnable_.size())];
+      begun_ = 1;
       Current() = this;
       swapcontext(&home_, &fibres_[running_]->context);
       Current() = nullptr;
@@ -174,6 +188,8 @@ class Explorer {
     const std::size_t ended = running_;
     if (runnable_.empty()) {
       swapcontext(&fibres_[ended]->context, &home_);
+    } else if (options_.cascade && begun_ < run_->bodies_.size()) {
+      SwitchTo(begun_++);
     } else {
       SwitchTo(runnable_[Choose(runnable_.size())]);
     }
@@ -216,6 +232,7 @@ class Explorer {
   std::vector<std::size_t> runnable_;
   std::size_t running_ = 0;
   bool begins_ = false;
+  std::size_t begun_ = 0;  // cascade: how many threads have begun
   std::vector<Choice> path_;
   std::size_t depth_ = 0;
   int preemptions_ = 0;
@@ -294,6 +311,8 @@ class Atomic {
 
   // For checks: no step.
   T Peek() const noexcept { return value_; }
+  // For setting the scene: no step either.
+  void Poke(T value) noexcept { value_ = value; }
 
  private:
   static void Step() noexcept {

@@ -60,6 +60,25 @@ TEST_CASE("explorer: two threads of two steps have their six interleavings, all 
   CHECK(orders.size() == 6);
 }
 
+TEST_CASE("explorer: in a cascade each thread stalls at each point while the next ones run, and they end in every order") {
+  std::set<std::string> orders;
+  const auto found = explorer::Explore({.preemptions = 2, .cascade = true}, [&](explorer::Run& run) {
+    auto word = std::make_shared<explorer::Atomic<int>>(0);
+    auto order = std::make_shared<std::string>();
+    for (char name : {'a', 'b', 'c'}) {
+      run.Thread([=] {
+        for (int step = 0; step < 2; ++step) {
+          word->load();
+          *order += name;
+        }
+      });
+    }
+    run.Finally([&orders, order] { orders.insert(*order); });
+  });
+  CHECK(found.ok());
+  CHECK(orders == std::set<std::string>{"aabbcc", "aabccb", "abbcca", "abccab", "abccba"});
+}
+
 TEST_CASE("explorer: a thread that never ends is reported") {
   const auto found = explorer::Explore({.preemptions = 0}, [](explorer::Run& run) {
     auto word = std::make_shared<explorer::Atomic<int>>(0);

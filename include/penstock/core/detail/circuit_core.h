@@ -129,7 +129,7 @@ class CircuitCore {
   // A transition that waits to be reported. stamp: generation << 2 | kWriting or kReady.
   struct Record {
     Word stamp{};
-    Word dropped{};  // generation << 2 | kReady of a transition that found its record being written
+    Word dropped{};  // generation of the newest transition that found its record being written
     Word states{};
     std::array<Word, 5> counts{};
   };
