@@ -18,41 +18,15 @@ ReactorBase::ReactorBase() noexcept : context_(starting_context), call_(ServerCa
 
 ReactorBase::~ReactorBase() = default;
 
-bool ReactorBase::Enter(std::uint32_t flag, std::uint32_t unless) noexcept {
-  std::uint32_t state = state_.load(std::memory_order_acquire);
-  do {
-    if ((state & (kClaimed | unless)) != 0) return false;
-    // acq_rel: after a Leave() or a Clear() of another thread, before whoever finishes the call.
-  } while (!state_.compare_exchange_weak(state, (state | flag) + kHold, std::memory_order_acq_rel, std::memory_order_acquire));
-  return true;
-}
-
 void ReactorBase::Leave() noexcept {
-  std::uint32_t state = state_.fetch_sub(kHold, std::memory_order_acq_rel) - kHold;
-  // Nothing of the reactor may be touched from here on unless a finish is left to be made: without one, another thread may
-  // finish the call and gRPC delete the reactor.
-  while ((state & kReady) != 0 && state < kHold && (state & kFinished) == 0) {
-    if (state_.compare_exchange_weak(state, state | kFinished, std::memory_order_acq_rel, std::memory_order_acquire)) {
-      GrpcFinish(std::move(finish_status_));
-      return;
-    }
-  }
-}
-
-bool ReactorBase::Claim(std::uint32_t unless) noexcept {
-  std::uint32_t state = state_.load(std::memory_order_acquire);
-  do {
-    if ((state & (kClaimed | unless)) != 0) return false;
-    // The claimer takes a hold too, which Settle() lets go of.
-  } while (!state_.compare_exchange_weak(state, (state | kClaimed) + kHold, std::memory_order_acq_rel, std::memory_order_acquire));
-  return true;
+  // Where there is no finish to make, the reactor may be gone already.
+  if (word_.Leave()) GrpcFinish(std::move(finish_status_));
 }
 
 void ReactorBase::Settle() noexcept {
   EndScope(call_, CallScope::Ending::kFinished);
   finish_status_ = Conclude(call_, std::move(finish_status_));
-  state_.fetch_or(kReady, std::memory_order_acq_rel);  // release: publishes the status to whoever leaves last
-  Leave();
+  if (word_.Settle()) GrpcFinish(std::move(finish_status_));
 }
 
 bool ReactorBase::Finish(grpc::Status status) {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <chrono>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <typeinfo>
 
@@ -312,7 +314,14 @@ Result<std::shared_ptr<ServerCore>> ServerCore::Create(ServerSettings settings, 
   auto core = std::make_shared<ServerCore>(std::move(settings));
   if (std::optional<Error> error = core->Listen(services)) return *std::move(error);
   core->health_->Start();
-  std::thread([core] { core->Drive(); }).detach();
+  try {
+    std::thread([core] { core->Drive(); }).detach();
+  } catch (const std::system_error& error) {
+    core->health_->Stop();
+    core->server_->Shutdown(std::chrono::system_clock::now());
+    if (core->health_server_) core->health_server_->Shutdown(std::chrono::system_clock::now());
+    return Error(fmt::format("cannot start the server's own thread: {}", error.what()));
+  }
   return core;
 }
 

@@ -24,7 +24,7 @@ namespace penstock::inline v0 {
 template <class Request, class Response>
 class MessagePool final : public grpc::MessageAllocator<Request, Response> {
  public:
-  // Keeps this many pairs at most, and none whose messages have grown beyond `max_kept_bytes` together.
+  // Keeps this many pairs at most, and none whose messages came to more than `max_kept_bytes` together, serialised.
   explicit MessagePool(std::size_t max_kept = 256, std::size_t max_kept_bytes = 64 * 1024)
       : max_kept_(max_kept), max_kept_bytes_(max_kept_bytes) {
     free_.reserve(max_kept_);
@@ -53,7 +53,9 @@ class MessagePool final : public grpc::MessageAllocator<Request, Response> {
     void Release() override { pool_.TakeBack(this); }
 
     bool Clear(std::size_t max_bytes) {
-      if (request_.SpaceUsedLong() + response_.SpaceUsedLong() > max_bytes) return false;
+      // What they hold when serialised: a message that never held more keeps no more memory than a small multiple of it, and
+      // what it really uses would have to be counted by reflection, field by field.
+      if (request_.ByteSizeLong() + response_.ByteSizeLong() > max_bytes) return false;
       request_.Clear();
       response_.Clear();
       return true;

@@ -1,23 +1,11 @@
 #pragma once
 
-// What the four server reactors share: one word that orders starts and the one finish, the hooks, the place in the
-// server's registry.
-//
-// The word. A stream may be finished by its own code, by a cancellation and by the server's shutdown at once, while
-// another thread starts a write. gRPC allows one finish and nothing after it, so every start takes a hold; a finish is
-// claimed by whoever comes first, and handed to gRPC by the last one to let go:
-//
-//     flags:  reading | writing | written | claimed (a finish is on its way) | ready (its status is stored) | finished
-//     above:  the number of holds
-//
-//     start:  no flag `claimed`, and not reading (writing) yet: +1 hold, + the flag; gRPC's Start; -1 hold
-//     finish: no flag `claimed`: + claimed; store the status; + ready
-//     whoever leaves the word with `ready`, no hold and not `finished`: + finished; gRPC's Finish
+// What the four server reactors share: the word that orders starts and the one finish (reactor_word.h), the hooks, the
+// place in the server's registry.
 
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/status.h>
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -25,6 +13,7 @@
 #include "penstock/runtime/callback_thread.h"
 #include "penstock/server/call.h"
 #include "penstock/server/detail/guard.h"
+#include "penstock/server/detail/reactor_word.h"
 
 namespace penstock::inline v0 {
 
@@ -93,24 +82,18 @@ class ReactorBase {
 
   // --- for the four reactors ---
 
-  static constexpr std::uint32_t kReading = 1u << 0;
-  static constexpr std::uint32_t kWriting = 1u << 1;
-  static constexpr std::uint32_t kWritten = 1u << 2;
-  static constexpr std::uint32_t kHeaders = 1u << 3;
-  static constexpr std::uint32_t kClaimed = 1u << 4;
-  static constexpr std::uint32_t kReady = 1u << 5;
-  static constexpr std::uint32_t kFinished = 1u << 6;
-  static constexpr std::uint32_t kHold = 1u << 8;
+  static constexpr std::uint32_t kReading = ReactorWord::kReading;
+  static constexpr std::uint32_t kWriting = ReactorWord::kWriting;
+  static constexpr std::uint32_t kWritten = ReactorWord::kWritten;
+  static constexpr std::uint32_t kHeaders = ReactorWord::kHeaders;
 
-  // Takes a hold and sets `flag`, unless the call is ending or one of `unless` is set.
-  bool Enter(std::uint32_t flag, std::uint32_t unless) noexcept;
-  // Lets go of a hold.
+  bool Enter(std::uint32_t flag, std::uint32_t unless) noexcept { return word_.Enter(flag, unless); }
+  bool Claim(std::uint32_t unless = 0) noexcept { return word_.Claim(unless); }
+  void Clear(std::uint32_t flag) noexcept { word_.Clear(flag); }
+  bool Has(std::uint32_t flag) const noexcept { return word_.Has(flag); }
+  // Lets go of a hold, and finishes the call where that falls to it.
   void Leave() noexcept;
-  void Clear(std::uint32_t flag) noexcept { state_.fetch_and(~flag, std::memory_order_acq_rel); }
-  bool Has(std::uint32_t flag) const noexcept { return (state_.load(std::memory_order_acquire) & flag) != 0; }
-
-  // True for the one who may store how the call ends; Settle() follows.
-  bool Claim(std::uint32_t unless = 0) noexcept;
+  // After Claim() and with finish_status_ stored.
   void Settle() noexcept;
 
   // Runs a method of the user's; what it throws ends the call.
@@ -125,7 +108,7 @@ class ReactorBase {
   }
 
   void WriteDone() noexcept {
-    if (!Has(kWritten)) state_.fetch_or(kWritten, std::memory_order_acq_rel);
+    if (!Has(kWritten)) word_.Set(kWritten);
     Clear(kWriting);
   }
 
@@ -154,7 +137,7 @@ class ReactorBase {
 
   grpc::CallbackServerContext* context_;
   ServerCall* call_;
-  std::atomic<std::uint32_t> state_{0};
+  ReactorWord word_;
 
   // The registry's, under its lock.
   bool registered_ = false;
