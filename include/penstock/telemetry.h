@@ -58,7 +58,7 @@ class OutgoingMetadata {
 };
 
 struct AttemptStart {
-  std::string_view method;  // "/package.Service/Method"
+  std::string_view method;  // "/package.Service/Method"; until the call of the observer returns
   std::uint32_t attempt;    // 1 for a call's first.
   bool stream;
   // Of the server call that the call is made for; null: none.

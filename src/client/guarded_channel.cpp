@@ -3,8 +3,11 @@
 #include <grpcpp/support/client_interceptor.h>
 
 #include <atomic>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "client/channel.h"
@@ -12,7 +15,9 @@
 #include "client/rejection.h"
 #include "penstock/runtime/callback_thread.h"
 #include "runtime/grpc_quirks.h"
+#include "runtime/metadata.h"
 #include "runtime/status_code.h"
+#include "runtime/trace_context.h"
 
 namespace penstock::inline v0::detail {
 
@@ -38,7 +43,7 @@ class Guard final : public Interceptor {
     // relaxed: a mark that is read once the call has ended.
     if (has(InterceptionHookPoints::PRE_SEND_CANCEL)) cancelled_.store(true, std::memory_order_relaxed);
     const bool begins = has(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA);
-    if (begins) Begin();
+    if (begins) Begin(methods->GetSendInitialMetadata());
     if (refused_) {
       if (has(InterceptionHookPoints::PRE_RECV_STATUS)) *methods->GetRecvStatus() = *refused_;
       if (has(InterceptionHookPoints::PRE_RECV_MESSAGE)) methods->FailHijackedRecvMessage();
@@ -62,19 +67,46 @@ class Guard final : public Interceptor {
  private:
   bool stream() const { return info_.type() != ClientRpcInfo::Type::UNARY; }
 
-  void Begin() noexcept {
+  void Begin(std::multimap<std::string, std::string>* headers) noexcept {
     if (state_.registry().closed()) {
       refused_.emplace(grpc::StatusCode::CANCELLED, "the client was closed");
       return;
     }
-    Admission admission = state_.breaker().Acquire();
+    Admission admission = state_.Acquire(nullptr);
     if (!admission.admitted()) {
       refused_ = RejectionStatus(admission);
+      if (ClientObserver* const observer = state_.observer()) {
+        UserCodeScope in_user_code;
+        observer->OnRejected(Start(), *refused_);
+      }
       Decided(RetryDecision::kStopped);
       return;
     }
     ticket_ = admission.TakeTicket();
     state_.broken_connections().Began(broken_attempt_);
+    if (state_.observer() != nullptr && headers != nullptr) Observe(*headers);
+  }
+
+  AttemptStart Start() const noexcept {
+    return {.method = info_.method(), .attempt = 1, .stream = stream(), .parent = nullptr};
+  }
+
+  // The caller's own trace headers are what the observer's continue, and are replaced by them.
+  void Observe(std::multimap<std::string, std::string>& headers) noexcept {
+    OutgoingMetadata outgoing;
+    for (const std::string_view key : {kTraceparentKey, kTracestateKey}) {
+      const auto header = headers.find(std::string(key));
+      if (header != headers.end()) outgoing.Set(key, header->second);
+    }
+    {
+      UserCodeScope in_user_code;
+      observation_ = state_.observer()->OnAttempt(Start(), outgoing);
+    }
+    for (const auto& [key, value] : outgoing.pairs()) {
+      if (MetadataProblem(key, value)) continue;
+      headers.erase(key);
+      headers.emplace(key, value);
+    }
   }
 
   // S6: a stream that has opened has proved what a probe is for, and must not hold the slot for as long as it lives.
@@ -104,7 +136,8 @@ class Guard final : public Interceptor {
     const std::optional<Verdict> verdict = JudgeWithoutClassify(facts);
     const bool unavailable = facts.code == grpc::StatusCode::UNAVAILABLE;
     // C2d, S3: a stream that a connection or a server took with it says nothing about the dependency.
-    const bool neutral = stream() && (unavailable || facts.code == grpc::StatusCode::CANCELLED) && (opened_ || connection != nullptr);
+    const bool neutral =
+        stream() && (unavailable || facts.code == grpc::StatusCode::CANCELLED) && (opened_ || connection != nullptr);
     if (verdict) {
       classification = verdict->classification;
     } else if (neutral) {
@@ -115,15 +148,21 @@ class Guard final : public Interceptor {
       classification = answer.classification;
     }
     if (classification.decision == Decision::kSuccess) state_.budget().OnSuccess();
+    if (observation_ != nullptr) {
+      UserCodeScope in_user_code;
+      observation_->End({.status = status, .outcome = classification.outcome});
+    }
+    const CauseScope cause({.attempt = observation_.get()});
     if (ticket_.held() && !verdict && unavailable && classification.outcome == Outcome::kFailure) {
-      (void)state_.broken_connections().EndedUnavailable(broken_attempt_, context, connection, status, std::move(ticket_));
+      (void)state_.broken_connections().EndedUnavailable(broken_attempt_, context, connection, status,
+                                                         std::move(ticket_));
     } else {
       if (verdict || neutral || unavailable) {
         state_.broken_connections().Withdrawn(broken_attempt_, context);
       } else {
         state_.broken_connections().Ended(broken_attempt_, context);
       }
-      if (ticket_.held()) state_.Settle(ticket_, classification.outcome, nullptr);
+      if (ticket_.held()) state_.Settle(ticket_, classification.outcome, observation_.get());
     }
     Decided(classification.decision == Decision::kSuccess ? RetryDecision::kSucceeded : RetryDecision::kStopped);
   }
@@ -145,6 +184,7 @@ class Guard final : public Interceptor {
   std::optional<grpc::Status> refused_;
   CircuitTicket ticket_;
   BrokenAttempt broken_attempt_;
+  std::unique_ptr<AttemptObservation> observation_;
   bool opened_ = false;
   bool ended_ = false;
   std::atomic<bool> cancelled_{false};

@@ -218,6 +218,40 @@ TEST_CASE("O1: nothing is read from OpenTelemetry's globals and nothing goes to 
   CHECK(recorded.Logs()[0].trace_id == recorded.Spans()[1].trace_id);
 }
 
+TEST_CASE("O2: calls on a guarded channel have spans too, and send their context") {
+  testing::Telemetry recorded;
+  Seen seen;
+  EchoServer server(seen.options());
+  ClientSettings settings{.address = server.address(), .observer = TelemetryOn(recorded)->ForClient()};
+  settings.breaker.consecutive_failures = 1;
+  Client client = MakeClient(std::move(settings));
+  auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  const auto call = [&](grpc::StatusCode code) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kLimit);
+    context.AddMetadata("traceparent", kTraceparent);
+    v1::EchoResponse response;
+    return stub->Unary(&context, Request(code), &response);
+  };
+  CHECK(call(grpc::StatusCode::OK).ok());
+  CHECK_FALSE(call(grpc::StatusCode::UNAVAILABLE).ok());
+  CHECK_FALSE(call(grpc::StatusCode::OK).ok());  // rejected
+  const std::vector<RecordedSpan> spans = recorded.Spans();
+  REQUIRE(spans.size() == 3);
+  std::vector<std::string> sent;
+  for (const RecordedSpan& span : spans) {
+    CHECK(span.name == "penstock.test.v1.Echo/Unary");
+    if (sent.size() < 2) {
+      CHECK(span.parent_span_id == kTraceparent.substr(36, 16));
+      sent.push_back("00-" + span.trace_id + "-" + span.span_id + "-01");
+    }
+  }
+  CHECK(seen.Values("traceparent") == sent);
+  CHECK(spans[2].error_message.find("circuit open") != std::string::npos);
+  REQUIRE(recorded.Logs().size() == 1);
+  CHECK(recorded.Logs()[0].span_id == spans[1].span_id);
+}
+
 TEST_CASE("O3: calls for a span of the program's own are its children") {
   testing::Telemetry recorded;
   EchoServer server;

@@ -11,6 +11,8 @@ packages=(
   opentelemetry-cpp-dev                                            # telemetry; Debian 12 has it in its backports only
   prometheus-cpp-dev
 )
+# What is built where these are, and left out where they are not.
+optional=(opentelemetry-cpp-dev prometheus-cpp-dev)
 
 # Another clone of the tree, such as CI's next one, finds what ccache has of this one.
 export CCACHE_NOHASHDIR=true CCACHE_BASEDIR=$top
@@ -74,11 +76,27 @@ need_packages() {
   done
   [[ ${#missing[@]} -eq 0 ]] && return
   if [[ $(id -u) -ne 0 ]]; then
+    local required=" ${missing[*]} "
+    for package in "${optional[@]}"; do required=${required/ $package / }; done
+    if [[ ${CI:-} != true && -z ${required// /} ]]; then
+      say "building without what needs ${missing[*]} (as root this command installs them)"
+      return
+    fi
     fail "these packages are missing and only root can install them; run:  sudo apt-get install ${missing[*]}"
   fi
   say "installing ${#missing[@]} missing packages: ${missing[*]}"
   apt-get -q update || fail "'apt-get update' failed (see above); $me needs these packages: ${missing[*]}"
   [[ " ${missing[*]} " != *" opentelemetry-cpp-dev "* ]] || offer_backports opentelemetry-cpp-dev
+  # What is optional is done without where this Debian has none of it, but in CI.
+  for package in "${optional[@]}"; do
+    [[ ${CI:-} != true && " ${missing[*]} " == *" $package "* ]] || continue
+    apt-cache show "$package" >/dev/null 2>&1 && continue
+    say "there is no $package here: building without what needs it"
+    local others=() other
+    for other in "${missing[@]}"; do [[ $other == "$package" ]] || others+=("$other"); done
+    missing=("${others[@]}")
+  done
+  [[ ${#missing[@]} -eq 0 ]] && return
   DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install "${missing[@]}" ||
     fail "apt-get could not install: ${missing[*]} (see above)"
 }
