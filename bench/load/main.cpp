@@ -35,6 +35,12 @@ const std::vector<VariantEntry>& Variants() {
       {"penstock callback", "Client::Call with the defaults: deadline, breaker, budget, retries", MakePenstockCallback},
       {"penstock reactor", "the embedded UnaryReactor", MakePenstockReactor},
       {"penstock transparent", "Client::Call with transparent_retries on", MakePenstockTransparent},
+#ifdef PENSTOCK_BENCH_OTEL
+      {"penstock, OpenTelemetry", "the callback form; spans are recorded and dropped, metrics recorded", MakePenstockOtel},
+#endif
+#ifdef PENSTOCK_BENCH_PROMETHEUS
+      {"penstock, Prometheus", "the callback form with the Prometheus exporter", MakePenstockPrometheus},
+#endif
   };
   return variants;
 }

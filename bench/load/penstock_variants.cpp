@@ -4,6 +4,17 @@
 #include <cstdio>
 #include <cstdlib>
 
+#ifdef PENSTOCK_BENCH_OTEL
+#include <opentelemetry/sdk/trace/processor.h>
+#include <opentelemetry/sdk/trace/span_data.h>
+#include <opentelemetry/sdk/trace/tracer_provider.h>
+
+#include "penstock/otel/buckets.h"
+#include "penstock/otel/telemetry.h"
+#endif
+#ifdef PENSTOCK_BENCH_PROMETHEUS
+#include "penstock/prometheus/exporter.h"
+#endif
 #include "penstock/client/client.h"
 #include "penstock/test/v1/echo.grpc.pb.h"
 #include "variant.h"
@@ -15,9 +26,12 @@ using penstock::test::v1::Echo;
 using penstock::test::v1::EchoRequest;
 using penstock::test::v1::EchoResponse;
 
-penstock::Client MakeClient(const std::string& address, bool transparent_retries) {
-  auto client = penstock::Client::Create(
-      {.address = address, .plaintext = true, .transparent_retries = transparent_retries});
+penstock::Client MakeClient(const std::string& address, bool transparent_retries,
+                            std::shared_ptr<penstock::ClientObserver> observer = nullptr) {
+  auto client = penstock::Client::Create({.address = address,
+                                          .plaintext = true,
+                                          .transparent_retries = transparent_retries,
+                                          .observer = std::move(observer)});
   if (!client.ok()) {
     fmt::print(stderr, "bench/load: {}\n", client.error().message());
     std::_Exit(1);
@@ -27,8 +41,9 @@ penstock::Client MakeClient(const std::string& address, bool transparent_retries
 
 class PenstockCallback final : public Variant {
  public:
-  PenstockCallback(const std::string& address, bool transparent_retries)
-      : client_(MakeClient(address, transparent_retries)) {
+  PenstockCallback(const std::string& address, bool transparent_retries,
+                   std::shared_ptr<penstock::ClientObserver> observer = nullptr)
+      : client_(MakeClient(address, transparent_retries, std::move(observer))) {
     request_.set_text(std::string(kPayloadBytes, 'x'));
   }
 
@@ -84,7 +99,46 @@ class PenstockReactor final : public Variant {
   penstock::Client client_;
 };
 
+#ifdef PENSTOCK_BENCH_OTEL
+// Drops every span once it is made, so that what is measured is the recording and no exporter.
+class Dropping final : public opentelemetry::sdk::trace::SpanProcessor {
+ public:
+  using Recordable = opentelemetry::sdk::trace::Recordable;
+  std::unique_ptr<Recordable> MakeRecordable() noexcept override {
+    return std::make_unique<opentelemetry::sdk::trace::SpanData>();
+  }
+  void OnStart(Recordable&, const opentelemetry::trace::SpanContext&) noexcept override {}
+  void OnEnd(std::unique_ptr<Recordable>&&) noexcept override {}
+  bool ForceFlush(std::chrono::microseconds) noexcept override { return true; }
+  bool Shutdown(std::chrono::microseconds) noexcept override { return true; }
+};
+
+std::shared_ptr<penstock::ClientObserver> OtelObserver() {
+  namespace sdk = opentelemetry::sdk;
+  namespace nostd = opentelemetry::nostd;
+  static auto& tracers = *new nostd::shared_ptr<opentelemetry::trace::TracerProvider>(
+      new sdk::trace::TracerProvider(std::make_unique<Dropping>()));
+  static auto& meters = *[] {
+    auto* provider = new sdk::metrics::MeterProvider();
+    penstock::otel::AddDurationBuckets(*provider);
+    return new nostd::shared_ptr<opentelemetry::metrics::MeterProvider>(provider);
+  }();
+  return penstock::otel::Telemetry::Create({.tracer = tracers, .meter = meters, .logger = {}})->ForClient();
+}
+#endif
+
 }  // namespace
+
+#ifdef PENSTOCK_BENCH_OTEL
+std::unique_ptr<Variant> MakePenstockOtel(const std::string& address) {
+  return std::make_unique<PenstockCallback>(address, false, OtelObserver());
+}
+#endif
+#ifdef PENSTOCK_BENCH_PROMETHEUS
+std::unique_ptr<Variant> MakePenstockPrometheus(const std::string& address) {
+  return std::make_unique<PenstockCallback>(address, false, penstock::prometheus::Exporter::Create()->ForClient());
+}
+#endif
 
 std::unique_ptr<Variant> MakePenstockCallback(const std::string& address) {
   return std::make_unique<PenstockCallback>(address, false);

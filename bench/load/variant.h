@@ -50,6 +50,9 @@ std::unique_ptr<Variant> MakePenstockCallback(const std::string& address);
 std::unique_ptr<Variant> MakePenstockReactor(const std::string& address);
 // The callback form with transparent_retries = true.
 std::unique_ptr<Variant> MakePenstockTransparent(const std::string& address);
+// The callback form with telemetry; only where the build has the libraries (PENSTOCK_BENCH_OTEL, PENSTOCK_BENCH_PROMETHEUS).
+std::unique_ptr<Variant> MakePenstockOtel(const std::string& address);
+std::unique_ptr<Variant> MakePenstockPrometheus(const std::string& address);
 
 // What every call sends.
 inline constexpr int kPayloadBytes = 64;
