@@ -202,7 +202,7 @@ int ClientMain(const RunOptions& options) {
   std::unique_ptr<RunningServer> server;
   std::string address = options.address;
   if (address.empty()) {
-    server = StartServer("raw");
+    server = StartServer("raw");  // The same for all: the clients are compared.
     if (server == nullptr) return 1;
     address = server->address();
   }
