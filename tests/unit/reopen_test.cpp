@@ -53,7 +53,7 @@ TEST_CASE("S8: what ends before its first message waits with full jitter, doubli
   TimePoint now = kStart + 1min;
   f.reopening.OnStreamEnded(kDelivered, now, kLongest);
   CHECK(f.Told(now).action == Action::kOpen);
-  const std::vector<Duration> bounds{200ms, 400ms, 800ms, 1600ms, 3200ms, 5s, 5s};
+  const std::vector<Duration> bounds{100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 5s, 5s};
   std::uint32_t attempts = 1;
   for (const Duration bound : bounds) {
     const ReopenStep told = f.reopening.OnStreamEnded(kNeverOpened, now, kLongest);
@@ -77,7 +77,7 @@ TEST_CASE("S8: what ends before its first message waits with full jitter, doubli
 TEST_CASE("S8: the very first opening that fails waits at most backoff_base") {
   Fixture f;
   CHECK(f.reopening.OnStreamEnded(kNeverOpened, kStart, kLongest) == ReopenStep{.action = Action::kTell, .attempts = 1});
-  CHECK(f.Told(kStart).until == kStart + 200ms);
+  CHECK(f.Told(kStart).until == kStart + 100ms);
   Fixture shortest;
   shortest.reopening.OnStreamEnded(kNeverOpened, kStart, 0);
   CHECK(shortest.Told(kStart).action == Action::kOpen);
@@ -168,9 +168,9 @@ TEST_CASE("S8: give_up_after ends it just when it has passed, whatever it waits 
 }
 
 TEST_CASE("S8: its deadline ends it just when it has passed") {
-  Fixture f({.backoff = {.base = 100ms, .max = 5s}, .deadline = kStart + 150ms});
+  Fixture f({.backoff = {.base = 100ms, .max = 5s}, .deadline = kStart + 50ms});
   f.reopening.OnStreamEnded(kNeverOpened, kStart, kLongest);
-  CHECK(f.Told(kStart).until == kStart + 150ms);
-  CHECK(f.Look(kStart + 150ms - 1ns).action == Action::kWait);
-  CHECK(f.Look(kStart + 150ms).action == Action::kExpire);
+  CHECK(f.Told(kStart).until == kStart + 50ms);
+  CHECK(f.Look(kStart + 50ms - 1ns).action == Action::kWait);
+  CHECK(f.Look(kStart + 50ms).action == Action::kExpire);
 }
