@@ -671,6 +671,7 @@ void StreamCore::FinishHere() noexcept {
   const bool listed = listed_;
   Tell("OnDone", [this] { events_->OnDone(result_); });
   // The user's reactor may hold the stream for long: it must not hold the channel, nor what the options brought.
+  context_ = nullptr;
   own_context_.reset();
   child_context_.reset();
   options_ = CallOptions{};

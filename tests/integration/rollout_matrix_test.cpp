@@ -410,7 +410,8 @@ Measured Run(const Case& c) {
   CHECK(load.rejected == 0);
   CHECK(load.calls > 0);
   if (c.cause != Cause::kKill) {
-    CHECK(client.circuit_totals().failures == 0);
+    // By its age a connection may refuse a call that was under way to it, which is retried.
+    if (c.cause != Cause::kAge) CHECK(client.circuit_totals().failures == 0);
     CHECK_MESSAGE(load.failed == 0, load.failure());
   }
   Measured measured{.calls = load.calls};

@@ -216,6 +216,15 @@ TEST_CASE("S2: an opening that reached nobody is retried, and its user hears of 
   CHECK(reader.heard.all() == Strings{"read:no", "done"});
 }
 
+TEST_CASE("S2: an opening that a server answered is not retried though Classify says retry; it takes its token all the same") {
+  EchoServer server;
+  Client client = MakeClient(server.address());
+  EchoRequest request = EndWith(8);
+  (*request.mutable_trailers())["grpc-retry-pushback-ms"] = "0";
+  CHECK(Down(client, request) == Ended{false, 8, EndReason::kStopped, Reached::kResponded, 1, {0, 1, 0}});
+  CHECK(client.budget_tokens() == 99);
+}
+
 TEST_CASE("S2: the first write is held and made again with each attempt, until a server is there") {
   EchoServer server;
   auto router = *testing::Router::Create();  // Without targets: every connection is reset.

@@ -59,7 +59,10 @@ class StreamReactor : protected StreamEvents {
   }
 
   // The headers that the server sent; from OnOpened on, until OnDone returns.
-  const ServerMetadata& ServerHeaders() const noexcept { return core_->headers(); }
+  const ServerMetadata& ServerHeaders() const noexcept {
+    static const ServerMetadata none;
+    return core_ != nullptr ? core_->headers() : none;
+  }
 
   // The stream has opened: the server's headers, its first message or an OK end have arrived. Once, or never.
   using StreamEvents::OnOpened;

@@ -92,8 +92,11 @@ class StreamCore : public LiveCall {
 
   void Cancel(CancelReason reason) noexcept final;
 
-  // The headers of the stream; only once it has opened.
-  const ServerMetadata& headers() const noexcept { return context_->GetServerInitialMetadata(); }
+  // The headers of the stream; none before it has opened and after its end.
+  const ServerMetadata& headers() const noexcept {
+    static const ServerMetadata none;
+    return context_ != nullptr && end_.opened ? context_->GetServerInitialMetadata() : none;
+  }
 
   // While OnDone() runs.
   const StreamEnd& end() const noexcept { return end_; }
