@@ -42,6 +42,10 @@ struct CircuitCoreInspector {
     return Core::GenerationOf(Word(core));
   }
   template <class Core>
+  static std::uint64_t GenerationOf(const Core&, std::uint64_t word) {
+    return Core::GenerationOf(word);
+  }
+  template <class Core>
   static CircuitState State(const Core& core) {
     return Core::StateOf(Word(core));
   }
