@@ -43,7 +43,6 @@ std::variant<std::unique_ptr<Store>, std::string> OpenStore(const std::string& d
 
 }  // namespace
 
-// [snippet:main]
 int main(int argc, char** argv) {
   Config config("ledger", "LEDGER_", "Keeps accounts and moves money between them.");
   const auto address = config.Text("address", "where to listen, host:port", ":9090", true);
@@ -88,4 +87,3 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   return (*server)->Run();
 }
-// [/snippet]

@@ -11,7 +11,6 @@ namespace {
 using penstock::Reply;
 using penstock::ServerCall;
 
-// [snippet:statuses]
 grpc::Status StatusOf(const StoreError& error) {
   switch (error.problem) {
     case StoreProblem::kNotFound: return {grpc::StatusCode::NOT_FOUND, error.text};
@@ -23,7 +22,6 @@ grpc::Status StatusOf(const StoreError& error) {
   }
   return {grpc::StatusCode::INTERNAL, "unknown problem of the store"};
 }
-// [/snippet]
 
 void Fill(const AccountRecord& record, ::ledger::v1::Account& account) {
   account.set_id(record.id);
@@ -38,7 +36,6 @@ Limits LimitsOf(grpc::CallbackServerContext* context, std::stop_token stop = {})
 
 }  // namespace
 
-// [snippet:get_account]
 grpc::ServerUnaryReactor* LedgerService::GetAccount(grpc::CallbackServerContext* context, const ::ledger::v1::GetAccountRequest* request,
                                                     ::ledger::v1::Account* response) {
   return Handle(context, [&](Reply reply) {
@@ -50,7 +47,6 @@ grpc::ServerUnaryReactor* LedgerService::GetAccount(grpc::CallbackServerContext*
     });
   });
 }
-// [/snippet]
 
 grpc::ServerUnaryReactor* LedgerService::Transfer(grpc::CallbackServerContext* context, const ::ledger::v1::TransferRequest* request,
                                                   ::ledger::v1::TransferResponse* response) {
@@ -73,7 +69,6 @@ grpc::ServerUnaryReactor* LedgerService::Transfer(grpc::CallbackServerContext* c
 
 namespace {
 
-// [snippet:watcher]
 // Sends the account whenever its version has risen. It reads before it writes, one read and one write at a time, so that a
 // slow client gets fewer, newer messages and nothing queues up.
 class AccountWatcher final : public penstock::ServerWriteReactor<::ledger::v1::Account> {
@@ -146,7 +141,6 @@ class AccountWatcher final : public penstock::ServerWriteReactor<::ledger::v1::A
   bool stale_ = false;  // under mutex_: something changed since the read began
   std::unique_ptr<Watch> watch_;
 };
-// [/snippet]
 
 // Compares what a client believes with what the ledger knows, account by account.
 class Reconciler final : public penstock::ServerBidiReactor<::ledger::v1::ReconcileRequest, ::ledger::v1::ReconcileResponse> {

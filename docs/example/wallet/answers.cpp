@@ -6,7 +6,6 @@ using ::wallet::v1::Refusal;
 using penstock::CallResult;
 using penstock::Reached;
 
-// [snippet:refuse]
 grpc::Status Refuse(grpc::StatusCode code, const std::string& message, Refusal::Reason reason) {
   Refusal refusal;
   refusal.set_reason(reason);
@@ -16,7 +15,6 @@ grpc::Status Refuse(grpc::StatusCode code, const std::string& message, Refusal::
   details.add_details()->PackFrom(refusal);
   return {code, message, details.SerializeAsString()};
 }
-// [/snippet]
 
 grpc::Status AnswerOfRead(const CallResult& result) {
   switch (result.status.error_code()) {
@@ -32,7 +30,6 @@ grpc::Status AnswerOfRead(const CallResult& result) {
   }
 }
 
-// [snippet:answer_of_transfer]
 grpc::Status AnswerOfTransfer(const CallResult& result) {
   grpc::Status answer = AnswerOfRead(result);
   const bool refused_by_the_ledger = answer.error_code() != grpc::StatusCode::UNAVAILABLE && answer.error_code() != grpc::StatusCode::CANCELLED &&
@@ -40,6 +37,5 @@ grpc::Status AnswerOfTransfer(const CallResult& result) {
   if (refused_by_the_ledger || result.reached == Reached::kNotSent) return answer;
   return Refuse(answer.error_code(), "the payment may have been made: repeat it with the same payment_id", Refusal::OUTCOME_UNKNOWN);
 }
-// [/snippet]
 
 }  // namespace example::wallet

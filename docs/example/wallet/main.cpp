@@ -13,7 +13,6 @@
 using namespace example;
 using namespace example::wallet;
 
-// [snippet:main]
 int main(int argc, char** argv) {
   Config config("wallet", "WALLET_", "Pays from and to accounts of the ledger.");
   const auto address = config.Text("address", "where to listen, host:port", ":9091", true);
@@ -57,4 +56,3 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   return (*server)->Run();
 }
-// [/snippet]

@@ -25,7 +25,6 @@ void Fill(const ::ledger::v1::Account& account, ::wallet::v1::Balance& balance) 
 
 }  // namespace
 
-// [snippet:pay]
 grpc::ServerUnaryReactor* WalletService::Pay(grpc::CallbackServerContext* context, const ::wallet::v1::PayRequest* request,
                                              ::wallet::v1::PayResponse* response) {
   return Handle(context, [&](Reply reply) {
@@ -43,7 +42,6 @@ grpc::ServerUnaryReactor* WalletService::Pay(grpc::CallbackServerContext* contex
                  });
   });
 }
-// [/snippet]
 
 grpc::ServerUnaryReactor* WalletService::GetBalance(grpc::CallbackServerContext* context, const ::wallet::v1::GetBalanceRequest* request,
                                                     ::wallet::v1::Balance* response) {
@@ -61,7 +59,6 @@ grpc::ServerUnaryReactor* WalletService::GetBalance(grpc::CallbackServerContext*
 
 namespace {
 
-// [snippet:relay]
 // Relays the ledger's watch. The newest balance counts: while a write is under way, newer ones replace each other.
 class BalanceRelay final : public penstock::ServerWriteReactor<::wallet::v1::Balance> {
  public:
@@ -112,7 +109,6 @@ class BalanceRelay final : public penstock::ServerWriteReactor<::wallet::v1::Bal
   ::wallet::v1::Balance message_;  // what is being written
   penstock::Subscription watch_;
 };
-// [/snippet]
 
 }  // namespace
 
