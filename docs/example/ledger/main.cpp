@@ -64,7 +64,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   const std::unique_ptr<Store> store = std::move(std::get<std::unique_ptr<Store>>(opened));
-  for (const auto& [id, balance] : *ParseAccounts(*accounts)) {
+  const auto wanted = ParseAccounts(*accounts).value();
+  for (const auto& [id, balance] : wanted) {
     const auto made = store->CreateAccount(id, balance);
     if (const auto* error = std::get_if<StoreError>(&made)) {
       fmt::print(stderr, "ledger: account {} cannot be made: {}\n", id, error->text);
