@@ -89,7 +89,7 @@ struct ConnectionSettings {
 // One client is one dependency.
 struct ClientSettings {
   // Exactly one of the three: host:port; IP addresses with ports, used as one dependency; the path of a Unix socket.
-  std::string address;
+  std::string address{};
   std::vector<std::string> addresses{};
   std::string unix_socket{};
 
