@@ -118,6 +118,12 @@ struct KilledPods {
   void KillServing(std::chrono::milliseconds lingers = {}) {
     const std::size_t place = Connected();
     const std::uint16_t port = pods[place]->port();
+    if (lingers == lingers.zero()) {
+      // At once means that no new connection meets the dead pod, not even within the microseconds between two calls here.
+      std::vector<std::uint16_t> others = Targets();
+      std::erase(others, port);
+      router->SetTargets(others);
+    }
     pods[place]->Kill();
     if (lingers > lingers.zero()) {
       std::this_thread::sleep_for(lingers);
