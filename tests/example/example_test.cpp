@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <deque>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +18,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "penstock/client/client.h"
 #include "penstock/client/stream.h"
+#include "penstock/testing/certificates.h"
 #include "penstock/testing/router.h"
 #include "support/postgres.h"
 #include "support/program.h"
@@ -46,16 +46,6 @@ bool Until(const std::function<bool()>& condition, std::chrono::milliseconds lim
   return true;
 }
 
-struct Folder {
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-example-XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
-
 struct Pod {
   Program program;
   std::uint16_t port;
@@ -64,7 +54,7 @@ struct Pod {
 // A ledger of replaceable pods behind one address, and a wallet that calls it.
 class Setting {
  public:
-  explicit Setting(std::string database = {}) : database_(database.empty() ? (folder_.path / "ledger.db").string() : std::move(database)) {
+  explicit Setting(std::string database = {}) : database_(database.empty() ? folder_.path() + "/ledger.db" : std::move(database)) {
     auto made = testing::Router::Create();
     REQUIRE(made.ok());
     router_ = *std::move(made);
@@ -113,7 +103,7 @@ class Setting {
   int wallet_port() const { return wallet_port_; }
 
  private:
-  Folder folder_;
+  testing::TemporaryFolder folder_;
   std::string database_;
   std::unique_ptr<testing::Router> router_;
   std::deque<Pod> ledgers_;
