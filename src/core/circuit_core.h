@@ -144,6 +144,17 @@ CircuitCore<Atomics>::CircuitCore(CircuitBreakerSettings settings)
 
 template <class Atomics>
 auto CircuitCore<Atomics>::AcquireSlow(std::uint64_t word) noexcept -> Pass {
+  // Apart from the rest, so that a rejection saves no registers for it.
+  if (StateOf(word) == CircuitState::kOpen) [[likely]] {
+    const Duration rest = OpenRest(word);
+    if (rest > Duration::zero()) [[likely]] return Reject(rest);
+  }
+  return AcquireChanging(word);
+}
+
+// For a breaker that is half-open, whose open_for has passed, or that has changed since `word` was read.
+template <class Atomics>
+[[gnu::noinline]] auto CircuitCore<Atomics>::AcquireChanging(std::uint64_t word) noexcept -> Pass {
   for (;;) {
     switch (StateOf(word)) {
       case CircuitState::kClosed:
@@ -169,13 +180,18 @@ auto CircuitCore<Atomics>::Reject(Duration rest) noexcept -> Pass {
 }
 
 template <class Atomics>
-Duration CircuitCore<Atomics>::OpenRest(std::uint64_t word) const noexcept {
+inline Duration CircuitCore<Atomics>::OpenRest(std::uint64_t word) const noexcept {
   // Relaxed: written before the word was, which was read with acquire. (Eight changes of state later it may be another's:
   // then the word has moved on, and whoever acts on this finds out by its swap.)
   const std::int64_t until = open_until_[GenerationOf(word) % kBanks].load(std::memory_order_relaxed);
   const std::int64_t coarse = clock_.CoarseNow().time_since_epoch().count();
   const std::int64_t rest = circuit::Rest(until, coarse);
-  if (rest > circuit::kCoarseLag) return Duration(rest);
+  if (rest > circuit::kCoarseLag) [[likely]] return Duration(rest);
+  return PreciseRest(until);
+}
+
+template <class Atomics>
+[[gnu::noinline]] Duration CircuitCore<Atomics>::PreciseRest(std::int64_t until) const noexcept {
   return Duration(std::max<std::int64_t>(circuit::Rest(until, Now()), 0));
 }
 

@@ -143,8 +143,10 @@ class CircuitCore {
   struct ClosedView;
 
   // Acquire.
+  Pass AcquireChanging(std::uint64_t word) noexcept;
   Pass Reject(Duration rest) noexcept;
   Duration OpenRest(std::uint64_t word) const noexcept;
+  Duration PreciseRest(std::int64_t until) const noexcept;
   std::optional<Pass> AcquireProbe(std::uint64_t word) noexcept;
   bool IsHalfOpen(std::uint64_t generation) const noexcept;
 
