@@ -10,6 +10,8 @@ packages=(
   libsqlite3-dev libpq-dev postgresql                              # the example in docs/example
   opentelemetry-cpp-dev                                            # telemetry; Debian 12 has it in its backports only
   prometheus-cpp-dev
+  python3-grpcio python3-protobuf                                  # the lab's short selection (tests/lab),
+  liblua5.3-0 libopentracing-c-wrapper0                            # and what haproxy needs for it
 )
 # What is built where these are, and left out where they are not.
 optional=(opentelemetry-cpp-dev prometheus-cpp-dev)
@@ -49,17 +51,30 @@ offer_backports() {
   apt-get -q update || fail "'apt-get update' failed after adding $release-backports (see above)"
 }
 
-# promtool, out of the package 'prometheus' without installing it: that would start a server on this machine. Left out
-# where it cannot be had: the checks that want it then say so.
-need_promtool() {
-  local place=$top/build/tools
-  export PENSTOCK_PROMTOOL=$place/promtool
-  command -v promtool >/dev/null && PENSTOCK_PROMTOOL=$(command -v promtool)
-  [[ -x $PENSTOCK_PROMTOOL ]] && return
+# unpack PACKAGE FILE...: these files out of a package, into build/tools, without installing it: that would start a server on
+# this machine.
+unpack() {
+  local package=$1 place=$top/build/tools
+  shift
   mkdir -p "$place"
-  (cd "$place" && rm -f prometheus_*.deb && { apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }; } &&
-    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && rm -f prometheus_*.deb) ||
+  (cd "$place" && rm -f "$package"_*.deb && { apt-get -q download "$package" || { apt-get -q update && apt-get -q download "$package"; }; } &&
+    dpkg-deb --fsys-tarfile "$package"_*.deb | tar -x --transform 's,.*/,,' "${@/#/./}" && rm -f "$package"_*.deb)
+}
+
+# promtool. Left out where it cannot be had: the checks that want it then say so.
+need_promtool() {
+  export PENSTOCK_PROMTOOL=$top/build/tools/promtool
+  command -v promtool >/dev/null && PENSTOCK_PROMTOOL=$(command -v promtool)
+  [[ -x $PENSTOCK_PROMTOOL ]] || unpack prometheus usr/bin/promtool ||
     say "no promtool (Debian package 'prometheus'): the alert rules will not be checked"
+}
+
+# nginx and haproxy, for the lab, which looks for them here and on the path. It reports what is absent.
+need_proxies() {
+  local path=$PATH:/usr/sbin:$top/build/tools
+  PATH=$path command -v haproxy >/dev/null || unpack haproxy usr/sbin/haproxy || say "no haproxy: the lab's cases with it will be absent"
+  PATH=$path command -v nginx >/dev/null || { unpack nginx usr/sbin/nginx && unpack libnginx-mod-stream usr/lib/nginx/modules/ngx_stream_module.so; } ||
+    say "no nginx: the lab's cases with it will be absent"
 }
 
 # Installs what is missing. Asks nothing of the network when nothing is.
