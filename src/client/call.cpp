@@ -6,6 +6,14 @@
 
 namespace penstock::inline v0 {
 
+Parent::Parent(const grpc::CallbackServerContext* context) {
+  if (const auto* owner = dynamic_cast<const ScopeOwner*>(context)) {
+    scope_ = owner->Scope();
+  } else {
+    context_ = context;
+  }
+}
+
 void Parent::KeepRelayed() {
   if (context_ == nullptr || scope_ != nullptr || kept_ != nullptr) return;
   CallScope::Metadata relayed = detail::RelayedMetadata(context_->client_metadata());

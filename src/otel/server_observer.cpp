@@ -9,6 +9,7 @@
 
 #include "otel/attributes.h"
 #include "otel/context.h"
+#include "runtime/name_table.h"
 #include "runtime/relay.h"
 #include "runtime/status_name.h"
 
@@ -67,7 +68,10 @@ class Observer final : public ServerObserver {
     if (!sinks_.tracer && !sinks_.instruments) return nullptr;
     nostd::shared_ptr<trace::Span> span;
     if (sinks_.tracer) {
-      span = StartSpan(call);
+      const nostd::string_view name = View(FullName(call.method()));
+      Attributes attributes;
+      attributes.Add("rpc.method", name);
+      span = StartSpan(name, call.client_metadata(), attributes);
       if (std::string traceparent = TraceparentOf(span->GetContext()); !traceparent.empty()) {
         call.SetTraceParent(std::move(traceparent));
       }
@@ -77,19 +81,33 @@ class Observer final : public ServerObserver {
     return std::make_unique<Call>(sinks_.instruments, method, std::move(span));
   }
 
+  // It has a span for whoever follows the caller's trace, and one series for all such methods.
+  void OnUnknownMethod(std::string_view method, const grpc::CallbackServerContext& context) noexcept override {
+    constexpr auto kCode = grpc::StatusCode::UNIMPLEMENTED;
+    constexpr std::string_view kOther = penstock::detail::NameTable::kOther;
+    if (sinks_.instruments) sinks_.instruments->RecordServerCall(kOther, kCode, Duration::zero());  // it ends as it begins
+    if (!sinks_.tracer) return;
+    Attributes attributes;
+    attributes.Add("rpc.method", View(kOther));
+    attributes.Add("rpc.method_original", View(FullName(method)));
+    attributes.Add(kStatusCodeKey, View(penstock::detail::StatusName(kCode)));
+    const auto span = StartSpan("grpc", context.client_metadata(), attributes);
+    span->SetStatus(trace::StatusCode::kError, "");
+    span->End();
+  }
+
  private:
-  nostd::shared_ptr<trace::Span> StartSpan(const ServerCall& call) const {
+  // Adds to the attributes what every span has.
+  nostd::shared_ptr<trace::Span> StartSpan(nostd::string_view name, const penstock::detail::InboundMetadata& headers,
+                                           Attributes& attributes) const {
     trace::SpanContext parent = trace::SpanContext::GetInvalid();
-    if (const auto inbound = penstock::detail::ReadTrace(call.client_metadata())) {
+    if (const auto inbound = penstock::detail::ReadTrace(headers)) {
       parent = SpanContextOf(penstock::detail::FormatTraceparent(inbound->parent), inbound->state);
     }
     trace::StartSpanOptions options;
     options.kind = trace::SpanKind::kServer;
     options.parent = ParentOrRoot(parent);
-    const nostd::string_view name = View(FullName(call.method()));
-    Attributes attributes;
     attributes.Add("rpc.system.name", "grpc");
-    attributes.Add("rpc.method", name);
     return sinks_.tracer->StartSpan(name, attributes, trace::NullSpanContext(), options);
   }
 

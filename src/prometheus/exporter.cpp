@@ -97,6 +97,11 @@ class OfServer final : public ServerObserver {
     return std::make_unique<Call>(shared_);
   }
 
+  void OnUnknownMethod(std::string_view /*method*/, const grpc::CallbackServerContext& /*context*/) noexcept override {
+    // One series for all of them; it ends as it begins.
+    shared_->server_durations.Record(penstock::detail::NameTable::kOther, grpc::StatusCode::UNIMPLEMENTED, {}, Duration::zero());
+  }
+
  private:
   const std::shared_ptr<Shared> shared_;
 };

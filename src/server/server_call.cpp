@@ -32,7 +32,7 @@ TimePoint ServerCall::deadline() const noexcept {
   return detail::InboundDeadline(raw_deadline(), core_.time().clock().Now()).value_or(TimePoint::max());
 }
 
-std::shared_ptr<CallScope> ServerCall::Scope() {
+std::shared_ptr<CallScope> ServerCall::Scope() const {
   std::shared_ptr<CallScope> scope;
   bool ended = false;
   CallScope::Ending ending{};

@@ -1,7 +1,6 @@
 #include "server_core.h"
 
 #include <fmt/format.h>
-#include <grpcpp/server_builder.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,7 @@
 
 #include "listening.h"
 #include "penstock/runtime/callback_thread.h"
+#include "penstock/server/detail/guard.h"
 #include "runtime/grpc_quirks.h"
 #include "runtime/inbound_deadline.h"
 #include "runtime/log.h"
@@ -63,7 +63,9 @@ class ServerCore::Calls final : public grpc::ContextAllocator {
   grpc::CallbackServerContext* NewCallbackServerContext() override { return new ServerCall(core_); }
 
   void Release(grpc::CallbackServerContext* context) override {
-    auto* call = static_cast<ServerCall*>(context);
+    // gRPC gives its own contexts back here too: those of methods that no service has, which stay its property.
+    ServerCall* call = ServerCall::Of(context);
+    if (call == nullptr) return;
     core_.Ended(*call);
     delete call;
   }
@@ -84,6 +86,20 @@ class ServerCore::Calls final : public grpc::ContextAllocator {
    private:
     ServerCore& core_;
   };
+
+ private:
+  ServerCore& core_;
+};
+
+// gRPC answers these itself; here they are counted, too. Their contexts are of a final class of gRPC's: no ServerCall.
+class ServerCore::UnknownMethods final : public grpc::CallbackGenericService {
+ public:
+  explicit UnknownMethods(ServerCore& core) noexcept : core_(core) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+    core_.UnknownMethod(*context);
+    return new FinishedReactor<grpc::ServerGenericBidiReactor>({grpc::StatusCode::UNIMPLEMENTED, "no such method"});
+  }
 
  private:
   ServerCore& core_;
@@ -132,9 +148,25 @@ void ServerCore::NoteRefusal(ServerCall& call, Refusal refusal) noexcept {
   refused_[static_cast<std::size_t>(refusal)].fetch_add(1, std::memory_order_relaxed);
 }
 
+void ServerCore::UnknownMethod(const grpc::GenericCallbackServerContext& context) noexcept {
+  unknown_methods_.fetch_add(1, std::memory_order_relaxed);
+  UserCodeScope in_user_code;
+  if (settings_.access_log) {
+    try {
+      const Identity nobody;
+      settings_.access_log(AccessLogEntry{context.method(), context.peer(), nobody, {.code = grpc::StatusCode::UNIMPLEMENTED}});
+    } catch (...) {
+      Log(LogSeverity::kError, "the access log threw at a method that no service has");
+    }
+  }
+  for (const auto& observer : settings_.observers) observer->OnUnknownMethod(context.method(), context);
+}
+
 std::optional<grpc::Status> ServerCore::Admit(ServerCall& call) noexcept {
   call.guarded_ = true;
   if (call.method_ == nullptr || call.method_->exempt) return std::nullopt;
+  // Read first: a line that every thread writes would be the calls' meeting point.
+  if (!call.method_->guarded.load(std::memory_order_relaxed)) call.method_->guarded.store(true, std::memory_order_relaxed);
   const bool stream = call.kind_ != MethodKind::kUnary;
   if (const auto& cap = stream ? settings_.max_streams : settings_.max_unary_calls) {
     std::atomic<std::int64_t>& admitted = stream ? streams_admitted_ : unary_admitted_;
@@ -196,14 +228,18 @@ void ServerCore::Ended(ServerCall& call) noexcept {
   if (cancelled) {
     const bool expired = gpr_time_cmp(call.raw_deadline(), gpr_now(call.raw_deadline().clock_type)) <= 0;
     end.code = expired ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
+  } else if (finished_with >= 0) {
+    end.code = static_cast<grpc::StatusCode>(finished_with);
   } else {
-    end.code = finished_with < 0 ? grpc::StatusCode::UNKNOWN : static_cast<grpc::StatusCode>(finished_with);
-  }
-  if (end.unguarded && !call.method_->told_unguarded.exchange(true, std::memory_order_relaxed)) {
-    Log(LogSeverity::kError,
-        "{} is not guarded: no authentication, no cap, no barrier against exceptions. Its method must return Handle(...) "
-        "or Start<...>(...). (Also told once when a request could not be parsed.)",
-        call.method());
+    // No handler ran, and this is what gRPC says of a request that it cannot parse; or one did that is not guarded.
+    const bool unparsed = call.method_->guarded.load(std::memory_order_relaxed);
+    end.code = unparsed ? grpc::StatusCode::UNIMPLEMENTED : grpc::StatusCode::UNKNOWN;
+    if (!unparsed && end.unguarded && !call.method_->told_unguarded.exchange(true, std::memory_order_relaxed)) {
+      Log(LogSeverity::kError,
+          "{} is not guarded: no authentication, no cap, no barrier against exceptions. Its method must return Handle(...) "
+          "or Start<...>(...). (Or it is not implemented, or its first request could not be parsed.)",
+          call.method());
+    }
   }
   if (observed_) {
     UserCodeScope in_user_code;
@@ -285,6 +321,11 @@ ServerCounts ServerCore::counts() const {
   counts.overloaded = refused(Refusal::kOverloaded);
   counts.unauthenticated = refused(Refusal::kUnauthenticated);
   counts.filtered = refused(Refusal::kFiltered);
+  counts.unknown_methods = unknown_methods_.load(std::memory_order_relaxed);
+  if (counts.unknown_methods > 0) {
+    counts.started += counts.unknown_methods;
+    counts.ended[grpc::StatusCode::UNIMPLEMENTED] += counts.unknown_methods;
+  }
   return counts;
 }
 
@@ -347,10 +388,7 @@ std::optional<Error> ServerCore::Listen(const std::vector<AnyService*>& services
   builder.AddListeningPort(target, credentials_, &port_);
   for (AnyService* service : services) builder.RegisterService(&service->grpc_service());
   builder.RegisterService(&health_service_->grpc_service());
-  builder.SetContextAllocator(std::make_unique<Calls>(*this));
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
-  factories.push_back(std::make_unique<Calls::Arrivals>(*this));
-  builder.experimental().SetInterceptorCreators(std::move(factories));
+  SeeCallsOf(builder);
   IdentifiedServer identified = BuildIdentified(builder);
   if (identified.server == nullptr || port_ == 0) return Error(WhyNotListening("address", settings_.address));
   server_ = std::move(identified.server);
@@ -361,6 +399,15 @@ std::optional<Error> ServerCore::Listen(const std::vector<AnyService*>& services
   return settings_.health_address ? ListenForHealth() : std::nullopt;
 }
 
+void ServerCore::SeeCallsOf(grpc::ServerBuilder& builder) {
+  builder.SetContextAllocator(std::make_unique<Calls>(*this));
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(std::make_unique<Calls::Arrivals>(*this));
+  builder.experimental().SetInterceptorCreators(std::move(factories));
+  builder.RegisterCallbackGenericService(
+      unknown_methods_services_.emplace_back(std::make_unique<UnknownMethods>(*this)).get());
+}
+
 std::optional<Error> ServerCore::ListenForHealth() {
   health_port_service_ = MakeHealthService(health_);
   grpc::ServerBuilder builder;
@@ -368,10 +415,7 @@ std::optional<Error> ServerCore::ListenForHealth() {
   builder.AddListeningPort(ListeningTargetOf(*ParseAddress(*settings_.health_address, AddressUse::kListen)),
                            grpc::InsecureServerCredentials(), &health_port_);
   builder.RegisterService(&health_port_service_->grpc_service());
-  builder.SetContextAllocator(std::make_unique<Calls>(*this));
-  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
-  factories.push_back(std::make_unique<Calls::Arrivals>(*this));
-  builder.experimental().SetInterceptorCreators(std::move(factories));
+  SeeCallsOf(builder);
   health_server_ = builder.BuildAndStart();
   if (health_server_ != nullptr && health_port_ != 0) return std::nullopt;
   health_server_.reset();

@@ -4,7 +4,9 @@
 // shutdown.
 
 #include <grpc/grpc.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 #include <grpcpp/support/server_interceptor.h>
 
 #include <array>
@@ -53,6 +55,7 @@ struct MethodState {
   const MethodKind kind;
   // Health: neither refused nor counted against a cap.
   const bool exempt;
+  std::atomic<bool> guarded{false};  // Handle() or Start() was seen to serve it
   std::atomic<bool> told_unguarded{false};
   std::array<Share, kShares> shares{};
 };
@@ -75,6 +78,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   // A status was given to it.
   void Answered(ServerCall& call, grpc::StatusCode code) noexcept;
   void NoteRefusal(ServerCall& call, Refusal refusal) noexcept;
+  // A call of a method that no service has.
+  void UnknownMethod(const grpc::GenericCallbackServerContext& context) noexcept;
   grpc::Status ExceptionStatus(ServerCall& call, const char* where, const char* text) noexcept;
   std::shared_ptr<CallScope> MakeScope(const ServerCall& call) const;
   ReactorRegistry& registry() noexcept { return registry_; }
@@ -96,11 +101,14 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
 
  private:
   class Calls;
+  class UnknownMethods;
   class Timeout;
   friend class Timeout;
 
   std::optional<Error> Listen(const std::vector<AnyService*>& services);
   std::optional<Error> ListenForHealth();
+  // What lets this core see every call of the server that is built.
+  void SeeCallsOf(grpc::ServerBuilder& builder);
   MethodState& MethodOf(const char* path, MethodKind kind) noexcept;
   using CountOf = std::uint64_t (MethodState::*)() const noexcept;
   // Over all methods; and which they are.
@@ -137,11 +145,13 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::atomic<std::int64_t> streams_admitted_{0};
   std::atomic<std::uint64_t> exceptions_{0};
   std::array<std::atomic<std::uint64_t>, 4> refused_{};
+  std::atomic<std::uint64_t> unknown_methods_{0};
 
   ReactorRegistry registry_;
   std::shared_ptr<HealthState> health_;
   std::unique_ptr<AnyService> health_service_;
   std::unique_ptr<AnyService> health_port_service_;
+  std::vector<std::unique_ptr<grpc::CallbackGenericService>> unknown_methods_services_;  // one for each gRPC server
   std::unique_ptr<grpc::Server> health_server_;
   std::unique_ptr<grpc::Server> server_;
   long channelz_id_ = 0;

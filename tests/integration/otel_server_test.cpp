@@ -1,7 +1,9 @@
 // What a server tells OpenTelemetry, what streams tell at both ends, and a trace over three hops.
 
 #include <doctest/doctest.h>
+#include <grpcpp/generic/generic_stub.h>
 
+#include <future>
 #include <optional>
 
 #include "penstock/client/client.h"
@@ -292,6 +294,39 @@ TEST_CASE("V7: exceptions and refused calls are seen by tracing and metrics") {
     counts[point.attributes.at("rpc.response.status_code")] += point.count;
   }
   CHECK(counts == std::map<std::string, std::uint64_t>{{"INTERNAL", 1}, {"PERMISSION_DENIED", 1}});
+}
+
+TEST_CASE("O2, V7: a method that no service has is one series and a span in its caller's trace, whatever its name") {
+  testing::Telemetry recorded;
+  GuardedEcho echo;
+  const auto server = MakeServer(Observed(recorded), {&echo});
+  grpc::GenericStub stub(ChannelTo(AddressOf(*server)));
+  for (const char* method : {"/no.such.Service/A", "/penstock.test.v1.Echo/B"}) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    context.AddMetadata("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    const grpc::Slice nothing("");
+    const grpc::ByteBuffer request(&nothing, 1);
+    grpc::ByteBuffer response;
+    std::promise<grpc::StatusCode> code;
+    stub.UnaryCall(&context, method, {}, &request, &response, [&](const grpc::Status& s) { code.set_value(s.error_code()); });
+    CHECK(code.get_future().get() == grpc::StatusCode::UNIMPLEMENTED);
+  }
+  CHECK(Until([&] { return recorded.Spans().size() == 2; }));
+  for (const RecordedSpan& span : recorded.Spans()) {
+    CHECK(span.kind == "server");
+    CHECK(span.name == "grpc");
+    CHECK(span.trace_id == "0af7651916cd43dd8448eb211c80319c");
+    CHECK(span.parent_span_id == "b7ad6b7169203331");
+    CHECK(span.error);
+    CHECK(span.attributes.at("rpc.method") == "_OTHER");
+    CHECK(span.attributes.at("rpc.response.status_code") == "UNIMPLEMENTED");
+  }
+  CHECK(recorded.Spans().front().attributes.at("rpc.method_original") == "no.such.Service/A");
+  const auto points = recorded.Points();
+  REQUIRE(points.size() == 1);
+  CHECK(points.front().attributes.at("rpc.method") == "_OTHER");
+  CHECK(points.front().count == 2);
 }
 
 TEST_CASE("O2: a stream's span ends once: with OK") {

@@ -57,13 +57,14 @@ class Deadline {
 class Parent {
  public:
   Parent() = default;
-  // Of penstock's server.
+  // The context that the handler was given; must live until Call() returns, no longer. Of penstock's server: its scope is
+  // taken. Of a plain callback server: what is needed of it is copied, and its cancellation reaches the first attempt only.
+  Parent(const grpc::CallbackServerContext* context);  // NOLINT: implicit on purpose
+  // ServerCall::Scope(), for a call that is made when the context may be gone.
   Parent(std::shared_ptr<CallScope> scope) : scope_(std::move(scope)) {}  // NOLINT: implicit on purpose
-  // Of a plain callback server; must live until Call() returns, no longer. What is needed of it is copied; its cancellation
-  // reaches the call's first attempt.
-  Parent(const grpc::CallbackServerContext* context) : context_(context) {}  // NOLINT: implicit on purpose
 
   const std::shared_ptr<CallScope>& scope() const noexcept { return scope_; }
+  // Of a plain callback server only.
   const grpc::CallbackServerContext* context() const noexcept { return context_; }
   bool set() const noexcept { return scope_ != nullptr || context_ != nullptr; }
 

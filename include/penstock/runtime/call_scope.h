@@ -82,4 +82,15 @@ class CallScope {
   Listener* first_ = nullptr;
 };
 
+// What a server's context is too where the server keeps scopes, so that a client, which knows of no server, finds the scope
+// of the call that it is made for: dynamic_cast<const ScopeOwner*>(context).
+class ScopeOwner {
+ public:
+  // Never null; may have ended already. Any thread, while the context lives.
+  virtual std::shared_ptr<CallScope> Scope() const = 0;
+
+ protected:
+  ~ScopeOwner() = default;
+};
+
 }  // namespace penstock::inline v0

@@ -62,14 +62,16 @@ enum class Refusal { kNone, kOverloaded, kUnauthenticated, kFiltered };
 
 // How a call ended.
 struct ServerCallEnd {
-  // What the handler finished with; CANCELLED or DEADLINE_EXCEEDED where the call ended before its status could be sent.
+  // What the handler finished with; CANCELLED or DEADLINE_EXCEEDED where the call ended before its status could be sent;
+  // UNKNOWN where plain gRPC code finished it.
   grpc::StatusCode code = grpc::StatusCode::OK;
   // From the arrival of its headers until everything about it was done.
   Duration duration{};
   Refusal refusal = Refusal::kNone;
   // An exception left the handler or a method of the reactor.
   bool threw = false;
-  // Neither Handle() nor Start() saw it: its handler is plain gRPC code, which nothing guards.
+  // Neither Handle() nor Start() saw it: its handler is plain gRPC code, which nothing guards, or none ran, since the request
+  // did not come whole or could not be parsed.
   bool unguarded = false;
 };
 
@@ -90,9 +92,13 @@ class ServerObserver {
   // As the call's headers arrive, before authentication, on a gRPC thread; must not block. Null to see no more of it. What
   // it throws is logged, and the call goes on unobserved.
   virtual std::unique_ptr<ServerCallObservation> OnStarted(ServerCall& call) = 0;
+
+  // A call of a method that no service of the server has: it ends with UNIMPLEMENTED. `method` is what the client sent, any
+  // text: nothing to name a metric by. On a gRPC thread; must not block.
+  virtual void OnUnknownMethod(std::string_view /*method*/, const grpc::CallbackServerContext& /*context*/) noexcept {}
 };
 
-class ServerCall final : public grpc::CallbackServerContext {
+class ServerCall final : public grpc::CallbackServerContext, public ScopeOwner {
  public:
   // The context as the call it is; null when a server that is not penstock's made it.
   static ServerCall* Of(grpc::CallbackServerContext* context) noexcept;
@@ -108,10 +114,10 @@ class ServerCall final : public grpc::CallbackServerContext {
   // TimePoint::max() for none; also for one too far for the clock.
   TimePoint deadline() const noexcept;
 
-  // What the calls made on this one's behalf hang on: they inherit its deadline, trace and baggage, and end with it. Made at
-  // the first call of this function. A handler of Handle() that returns its status is not told of cancellation; its scope
-  // ends as it returns.
-  std::shared_ptr<CallScope> Scope();
+  // What the calls made on this one's behalf hang on: they inherit its deadline, trace and baggage, and end with it. A
+  // client's `.parent = context` takes it. Made at the first call of this function. A handler of Handle() that returns its
+  // status is not told of cancellation; its scope ends as it returns.
+  std::shared_ptr<CallScope> Scope() const override;
 
   // Adds a trailer; false, and nothing is added, for one that gRPC could not send (upper case in the key, a line feed in
   // the value), on which AddTrailingMetadata() would abort the process. Before the call is finished.
@@ -143,8 +149,8 @@ class ServerCall final : public grpc::CallbackServerContext {
   std::string trace_parent_;
   std::vector<std::unique_ptr<ServerCallObservation>> observations_;
 
-  std::mutex scope_mutex_;
-  std::shared_ptr<CallScope> scope_;  // under scope_mutex_
+  mutable std::mutex scope_mutex_;
+  mutable std::shared_ptr<CallScope> scope_;  // under scope_mutex_
   bool scope_ended_ = false;          // under scope_mutex_
   CallScope::Ending scope_ending_{};  // under scope_mutex_
 };

@@ -46,6 +46,7 @@ struct ServerCounts {
   std::uint64_t overloaded = 0;       // refused by a cap
   std::uint64_t unauthenticated = 0;  // refused by the authenticator
   std::uint64_t filtered = 0;         // refused by a filter
+  std::uint64_t unknown_methods = 0;  // of methods that no service has; ended with UNIMPLEMENTED
 };
 
 class Server {

@@ -87,6 +87,7 @@ class AnyService {
   static grpc::ServerUnaryReactor* Handle(grpc::CallbackServerContext* context, Function&& function) noexcept {
     ServerCall* call = ServerCall::Of(context);
     if constexpr (std::is_invocable_r_v<grpc::Status, Function&>) {
+      const detail::UserCodeScope in_user_code;
       std::optional<grpc::Status> refused = detail::Admit(call);
       grpc::Status status = refused ? *std::move(refused) : detail::RunGuarded(call, function);
       detail::EndScope(call, CallScope::Ending::kFinished);
@@ -95,35 +96,30 @@ class AnyService {
       return reactor;
     } else {
       static_assert(std::is_invocable_v<Function&, Reply>, "Handle takes a function() -> grpc::Status or function(penstock::Reply)");
-      if (std::optional<grpc::Status> refused = detail::Admit(call)) {
-        grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-        reactor->Finish(detail::Conclude(call, *std::move(refused)));
-        return reactor;
-      }
+      if (std::optional<grpc::Status> refused = detail::Admit(call)) return Refused(context, *std::move(refused));
       auto* reactor = new detail::ReplyReactor(context);
       reactor->Run([&](detail::ReplyReactor* self) { function(Reply(self)); });
       return reactor;
     }
   }
 
-  // The answer of a unary method whose handler blocks: function() -> grpc::Status runs on a thread of the pool. A full pool
-  // refuses the call with RESOURCE_EXHAUSTED and a pushback.
+  // The answer of a unary method whose handler blocks: function() -> grpc::Status runs on a thread of the pool, and may make
+  // blocking calls (Client::CallAndWait). A full pool refuses the call with RESOURCE_EXHAUSTED and a pushback.
   template <class Function>
   static grpc::ServerUnaryReactor* HandleOn(WorkPool& pool, grpc::CallbackServerContext* context, Function function) noexcept {
     ServerCall* call = ServerCall::Of(context);
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (std::optional<grpc::Status> refused = detail::Admit(call)) {
-      reactor->Finish(detail::Conclude(call, *std::move(refused)));
-      return reactor;
-    }
-    const bool taken = pool.Submit([call, reactor, function = std::move(function)]() mutable {
-      grpc::Status status = detail::RunGuarded(call, function);
-      detail::EndScope(call, CallScope::Ending::kFinished);
-      reactor->Finish(detail::Conclude(call, std::move(status)));
+    if (std::optional<grpc::Status> refused = detail::Admit(call)) return Refused(context, *std::move(refused));
+    // Not the default reactor: the handler may wait for a call of its own, which is to hear of the cancellation.
+    auto* reactor = new detail::ReplyReactor(context);
+    reactor->Run([&](detail::ReplyReactor* self) {
+      const bool taken = pool.Submit([call, self, function = std::move(function)]() mutable {
+        self->FinishWith(detail::RunGuarded(call, function));
+        self->Release();
+      });
+      if (taken) return;
+      self->FinishWith(detail::Overloaded(context, "every worker is busy and the queue is full"));
+      self->Release();
     });
-    if (!taken) {
-      reactor->Finish(detail::Conclude(call, detail::Overloaded(context, "every worker is busy and the queue is full")));
-    }
     return reactor;
   }
 
@@ -135,6 +131,13 @@ class AnyService {
                   "Start makes reactors that derive from penstock::ServerUnaryReactor, ServerReadReactor, "
                   "ServerWriteReactor or ServerBidiReactor");
     return detail::StartReactor<Reactor>(context, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  static grpc::ServerUnaryReactor* Refused(grpc::CallbackServerContext* context, grpc::Status status) noexcept {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(detail::Conclude(ServerCall::Of(context), std::move(status)));
+    return reactor;
   }
 };
 

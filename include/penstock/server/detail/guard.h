@@ -30,11 +30,10 @@ grpc::Status Conclude(ServerCall* call, grpc::Status status) noexcept;
 // Ends the scope of a call whose handler is done, or that was cancelled.
 void EndScope(ServerCall* call, CallScope::Ending ending) noexcept;
 
-// Runs a function that returns a status; what it throws becomes one.
+// Runs a function that returns a status; what it throws becomes one. On a callback thread, within a UserCodeScope.
 template <class Function>
 grpc::Status RunGuarded(ServerCall* call, Function& function) noexcept {
   try {
-    UserCodeScope in_user_code;
     return function();
   } catch (...) {
     return StatusOfException(call, "the handler");

@@ -1,0 +1,171 @@
+// Calls that a handler of penstock's server makes for its own call: `.parent = context` is all they need.
+#include <doctest/doctest.h>
+
+#include "support/client_calls.h"
+#include "support/server_fixture.h"
+
+namespace penstock::test {
+namespace {
+
+constexpr auto kUnary = PENSTOCK_METHOD(v1::Echo, Unary);
+constexpr auto kRepeatable = PENSTOCK_METHOD(v1::Echo, Repeatable);
+
+// What a handler calls: keeps every call of Repeatable, and fails Unary with a long pushback.
+class Leaf {
+ public:
+  Leaf() {
+    echo_.on_repeatable = [this](auto* context, const auto&, auto*, Reply reply) {
+      std::lock_guard lock(mutex_);
+      deadline_ = ServerCall::Of(context)->deadline();
+      kept_.push_back(std::move(reply));
+    };
+    echo_.on_unary = [](auto* context, const auto&, auto*) -> grpc::Status {
+      ServerCall::Of(context)->AddTrailer("grpc-retry-pushback-ms", "60000");
+      return {grpc::StatusCode::UNAVAILABLE, "later"};
+    };
+    server_ = MakeServer(LocalSettings(), {&echo_});
+    client_ = MakeClient({.address = AddressOf(*server_), .backoff_max = 1h});
+  }
+  ~Leaf() {
+    for (Reply& reply : kept_) reply.Finish(grpc::Status::OK);
+  }
+
+  Client& client() { return *client_; }
+  bool called() const {
+    std::lock_guard lock(mutex_);
+    return !kept_.empty();
+  }
+  bool cancelled() const {
+    std::lock_guard lock(mutex_);
+    return kept_.back().cancelled();
+  }
+  TimePoint deadline() const {
+    std::lock_guard lock(mutex_);
+    return deadline_;
+  }
+  int unary_calls() const { return echo_.unary_calls; }
+
+ private:
+  GuardedEcho echo_;
+  mutable std::mutex mutex_;
+  std::vector<Reply> kept_;
+  TimePoint deadline_{};
+  std::unique_ptr<Server> server_;
+  std::optional<Client> client_;
+};
+
+// A call from outside that its client gives up.
+class Caller {
+ public:
+  explicit Caller(const Server& server) : stub_(v1::Echo::NewStub(ChannelTo(AddressOf(server)))) { SetLimit(context_); }
+  ~Caller() { thread_.join(); }
+  template <class Method>
+  void Call(Method method) {
+    thread_ = std::thread([this, method] {
+      EchoResponse response;
+      CHECK((stub_.get()->*method)(&context_, EchoRequest(), &response).error_code() == grpc::StatusCode::CANCELLED);
+    });
+  }
+  void GiveUp() { context_.TryCancel(); }
+
+ private:
+  std::unique_ptr<v1::Echo::Stub> stub_;
+  grpc::ClientContext context_;
+  std::thread thread_;
+};
+
+class AskingReactor final : public ServerUnaryReactor {
+ public:
+  AskingReactor(Leaf& leaf, Ending& ending) {
+    leaf.client().Call(kRepeatable, {}, {.parent = context()},
+                       [this, done = ending.Completion()](const CallResult& result, EchoResponse& response) {
+                         Finish(result.status);
+                         done(result, response);
+                       });
+  }
+};
+
+TEST_CASE("L10, V5: a call made with .parent = context hears of its parent's cancellation, whatever form the handler has") {
+  Leaf leaf;
+  GuardedEcho echo;
+  WorkPool pool({.threads = 1});
+  Ending ending;
+  echo.on_repeatable = [&](auto* context, const auto&, auto*, Reply reply) {
+    leaf.client().Call(kRepeatable, {}, {.parent = context},
+                       [done = ending.Completion(), kept = std::make_shared<Reply>(std::move(reply))](
+                           const CallResult& result, EchoResponse& response) {
+                         kept->Finish(result.status);
+                         done(result, response);
+                       });
+  };
+  bool on_pool = false;
+  echo.on_idempotent = [&](auto* context, auto*, auto*) -> grpc::ServerUnaryReactor* {
+    if (!on_pool) return GuardedEcho::StartIn<AskingReactor>(context, leaf, ending);
+    return GuardedEcho::HandleOnIn(pool, context, [&, context] {
+      auto called = leaf.client().CallAndWait(kRepeatable, {}, {.parent = context});
+      ending.Completion()(called.result, called.response);
+      return called.result.status;
+    });
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  Caller caller(*server);
+  SUBCASE("a reply") { caller.Call(&v1::Echo::Stub::Repeatable); }
+  SUBCASE("a reactor") { caller.Call(&v1::Echo::Stub::Idempotent); }
+  SUBCASE("a handler on a pool, which blocks") {
+    on_pool = true;
+    caller.Call(&v1::Echo::Stub::Idempotent);
+  }
+  REQUIRE(Until([&] { return leaf.called(); }));
+  const auto left = leaf.deadline() - SteadyClock().Now();
+  CHECK(left > 0s);
+  CHECK(left <= 10s);  // the client's timeout; the parent has 30 s
+  caller.GiveUp();
+  CHECK(ending.Wait().status.error_code() == grpc::StatusCode::CANCELLED);
+  CHECK(ending.Wait().reason == EndReason::kCancelled);
+  CHECK(Until([&] { return leaf.cancelled(); }));
+}
+
+TEST_CASE("L10: between two attempts too, when no context of gRPC's tells of it any more") {
+  Leaf leaf;
+  GuardedEcho echo;
+  Ending ending;
+  echo.on_repeatable = [&](auto* context, const auto&, auto*, Reply reply) {
+    leaf.client().Call(kUnary, {}, {.parent = context, .timeout = 1h},
+                       [done = ending.Completion(), kept = std::make_shared<Reply>(std::move(reply))](
+                           const CallResult& result, EchoResponse& response) { done(result, response); });
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  grpc::ClientContext context;  // without a deadline, so that the wait of a minute is begun
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  std::thread caller([&] {
+    EchoResponse response;
+    CHECK(stub->Repeatable(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::CANCELLED);
+  });
+  REQUIRE(Until([&] { return leaf.unary_calls() == 1 && leaf.client().circuit_totals().failures == 1; }));
+  CHECK_FALSE(ending.ended());
+  context.TryCancel();
+  CHECK(ending.Wait().reason == EndReason::kCancelled);
+  CHECK(ending.Wait().attempts == 1);
+  caller.join();
+}
+
+TEST_CASE("L10: a call of a handler that has returned its status ends with it, and a detached one does not") {
+  Leaf leaf;
+  GuardedEcho echo;
+  Ending child, detached;
+  echo.on_unary = [&](auto* context, const auto&, auto*) {
+    leaf.client().Call(kRepeatable, {}, {.parent = context}, child.Completion());
+    leaf.client().Call(kRepeatable, {}, {.parent = context, .detached = true, .timeout = 1h}, detached.Completion());
+    return grpc::Status::OK;
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  EchoResponse response;
+  CHECK(CallUnary(*stub, EchoRequest(), &response).ok());
+  CHECK(child.Wait().reason == EndReason::kCancelled);
+  CHECK(Until([&] { return leaf.called(); }));
+  CHECK_FALSE(detached.ended());
+}
+
+}  // namespace
+}  // namespace penstock::test
