@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <random>
 #include <thread>
@@ -69,7 +70,7 @@ struct Bench {
 
   StoppedClock clock;
   std::unique_ptr<CircuitBreaker> breaker;
-  int counted_late = 0;
+  std::atomic<int> counted_late = 0;  // told from any thread
   ConnectionMarks marks;
 };
 
