@@ -12,6 +12,7 @@
 
 #include "otel/attributes.h"
 #include "otel/context.h"
+#include "runtime/name_table.h"
 #include "runtime/status_name.h"
 #include "runtime/trace_context.h"
 
@@ -24,6 +25,14 @@ using penstock::detail::ClientRoster;
 using penstock::detail::ServerName;
 
 namespace {
+
+// The SDK's log records keep views of their texts until they are exported, by a batch processor after everything here may be gone.
+// So these are kept for the life of the process; as many as there may be label values, cut to a length.
+nostd::string_view Kept(std::string_view text) noexcept {
+  constexpr std::size_t kLongest = 1024;
+  static auto& texts = *new penstock::detail::NameTable;
+  return View(texts.Find(text.substr(0, kLongest)));
+}
 
 void EndSpan(trace::Span& span, const grpc::Status& status) noexcept {
   span.SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(status.error_code())));
@@ -156,6 +165,7 @@ class Observer final : public ClientObserver {
     return sinks_.tracer->StartSpan(name, attributes, trace::NullSpanContext(), options);
   }
 
+  // The keys are literals.
   void Emit(logs::Severity severity, std::string_view body, const Attributes& attributes,
             const trace::SpanContext& context) const noexcept {
     auto record = sinks_.logger->CreateLogRecord();
@@ -166,9 +176,10 @@ class Observer final : public ClientObserver {
     record->SetTraceFlags(context.trace_flags());
     record->SetSeverity(severity);
     record->SetTimestamp(std::chrono::system_clock::now());
-    record->SetBody(View(body));
+    record->SetBody(Kept(body));
     attributes.ForEachKeyValue([&](nostd::string_view key, opentelemetry::common::AttributeValue value) {
-      record->SetAttribute(key, value);
+      const auto* text = opentelemetry::nostd::get_if<nostd::string_view>(&value);
+      record->SetAttribute(key, text == nullptr ? value : Kept({text->data(), text->size()}));
       return true;
     });
     sinks_.logger->EmitLogRecord(std::move(record));

@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 #include <opentelemetry/logs/provider.h>
 #include <opentelemetry/metrics/provider.h>
+#include <opentelemetry/sdk/logs/batch_log_record_processor.h>
+#include <opentelemetry/sdk/logs/exporter.h>
+#include <opentelemetry/sdk/logs/logger_provider.h>
+#include <opentelemetry/sdk/logs/read_write_log_record.h>
 #include <opentelemetry/trace/provider.h>
 #include <opentelemetry/trace/scope.h>
 
@@ -473,6 +477,54 @@ TEST_CASE("O5: one log record for each change of the breaker's state, in the tra
   CHECK(logs[2].body == "circuit breaker closed");
   CHECK(logs[2].attributes.at("penstock.circuit.previous_state") == "half-open");
   CHECK(logs[2].span_id == spans[3].span_id);
+}
+
+TEST_CASE("O5: what a log record says is still there when it is exported after its client has gone") {
+  // Copies what it gets, as an exporter does, when a batch is due.
+  struct Exporter final : opentelemetry::sdk::logs::LogRecordExporter {
+    explicit Exporter(std::vector<std::string>& texts) : texts(texts) {}
+    std::unique_ptr<opentelemetry::sdk::logs::Recordable> MakeRecordable() noexcept override {
+      return std::make_unique<opentelemetry::sdk::logs::ReadWriteLogRecord>();
+    }
+    opentelemetry::sdk::common::ExportResult Export(
+        const opentelemetry::nostd::span<std::unique_ptr<opentelemetry::sdk::logs::Recordable>>& records) noexcept override {
+      for (const auto& record : records) {
+        const auto& read = static_cast<const opentelemetry::sdk::logs::ReadWriteLogRecord&>(*record);
+        const auto& address = read.GetAttributes().at("server.address");
+        texts.emplace_back(opentelemetry::nostd::get<opentelemetry::nostd::string_view>(read.GetBody()));
+        texts.emplace_back(opentelemetry::nostd::get<opentelemetry::nostd::string_view>(address));
+      }
+      return opentelemetry::sdk::common::ExportResult::kSuccess;
+    }
+    bool ForceFlush(std::chrono::microseconds) noexcept override { return true; }
+    bool Shutdown(std::chrono::microseconds) noexcept override { return true; }
+    std::vector<std::string>& texts;
+  };
+  std::vector<std::string> texts;
+  auto provider = std::make_shared<opentelemetry::sdk::logs::LoggerProvider>(
+      std::make_unique<opentelemetry::sdk::logs::BatchLogRecordProcessor>(std::make_unique<Exporter>(texts), 100, std::chrono::hours(1), 100));
+  std::string host;
+  {
+    EchoServer server;
+    host = HostAndPort(server.address()).first;
+    const auto telemetry = otel::Telemetry::Create({.logger = opentelemetry::nostd::shared_ptr<opentelemetry::logs::LoggerProvider>(provider)});
+    ClientSettings settings{.address = server.address(), .max_attempts = 1, .observer = telemetry->ForClient()};
+    settings.breaker.consecutive_failures = 1;
+    settings.classify = [](std::string_view, const grpc::Status& status, const ServerMetadata&) -> Classification {
+      if (status.ok()) throw std::runtime_error("a text that is longer than what a string holds within itself");
+      return {Decision::kStop, Outcome::kFailure, {}};
+    };
+    Client client = MakeClient(std::move(settings));
+    Call(client, Request());
+    Call(client, Request(grpc::StatusCode::UNAVAILABLE));
+    CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+  }
+  provider->ForceFlush();
+  REQUIRE(texts.size() == 4);
+  CHECK(texts[0].find("a text that is longer than what a string holds within itself") != std::string::npos);
+  CHECK(texts[1] == host);
+  CHECK(texts[2] == "circuit breaker open");
+  CHECK(texts[3] == host);
 }
 
 TEST_CASE("O5: a Classify that throws is logged, and nothing else is") {
