@@ -1,5 +1,6 @@
-// The long series (suite slow): killed pods and exits.
+// The long series (suite slow): killed pods, exits, cancels.
 
+#include "support/cancelled_delays.h"
 #include "support/exits.h"
 #include "support/killed_pods.h"
 
@@ -15,5 +16,7 @@ TEST_CASE("C10: 10 kills under 64 calls in flight, of pods that stay in the rout
 }
 
 TEST_CASE("G7: a program exits 200 times with clients alive and calls in every state") { ExitAgainAndAgain(40); }
+
+TEST_CASE("F2: a cancel during an injected delay ends the call in 50 ms") { CHECK(CancelDelayedCalls(200).back() < 50ms); }
 
 }  // namespace penstock::test

@@ -8,6 +8,7 @@
 #include "penstock/client/client.h"
 #include "penstock/faults.h"
 #include "penstock/testing/manual_time.h"
+#include "support/cancelled_delays.h"
 #include "support/client_calls.h"
 #include "support/echo_service.h"
 #include "support/stream_reactors.h"
@@ -140,21 +141,8 @@ TEST_CASE("F2: a delay and an abort together wait, then abort") {
 }
 
 TEST_CASE("F2: a cancel during an injected delay ends the call at once, ignored") {
-  EchoServer server;
-  Client client = MakeClient(Settings(server, std::make_shared<FaultInjector>()));
-  Ending ending;
-  CallHandle handle =
-      client.Call(PENSTOCK_METHOD(v1::Echo, Unary), Request(),
-                  {.parent = Scenario("delay=1000s"), .timeout = std::chrono::hours(1)}, ending.Completion());
-  const auto cancelled_at = std::chrono::steady_clock::now();
-  handle.Cancel();
-  const CallResult& result = ending.Wait();
-  // The rule's limit is 50 ms; what is checked is that nobody waits for the delay.
-  CHECK(std::chrono::steady_clock::now() - cancelled_at < 10s);
-  CHECK(result.status.error_code() == grpc::StatusCode::CANCELLED);
-  CHECK(result.reason == EndReason::kCancelled);
-  CHECK(client.circuit_totals().ignored == 1);
-  CHECK(server.echo().counts().unary == 0);
+  // 50 ms by the rule, which suite slow holds it to; here there is room for a loaded machine.
+  CHECK(CancelDelayedCalls(10).back() < 1s);
 }
 
 TEST_CASE("F2: cancels that race with the beginning and the end of a delay end each call once") {
