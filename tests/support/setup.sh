@@ -7,7 +7,7 @@ packages=(
   libuv1-dev libfmt-dev libssl-dev
   doctest-dev cmake                                                # the tests; cmake for the consumer that uses it
   libcli11-dev libbenchmark-dev                                    # the programs in bench/
-  libsqlite3-dev libpq-dev postgresql                              # the example in docs/example
+  libsqlite3-dev libpq-dev postgresql python3-yaml openssl          # the example in docs/example, and its tests
   opentelemetry-cpp-dev                                            # telemetry; Debian 12 has it in its backports only
   prometheus-cpp-dev
   python3-grpcio python3-protobuf                                  # the lab's short selection (tests/lab),

@@ -14,15 +14,17 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -48,12 +50,14 @@ class Config {
 
   Config(const std::string& program, std::string prefix, const std::string& purpose) : app_(purpose, program), prefix_(std::move(prefix)) {}
 
-  Value<std::string> Text(const std::string& name, const std::string& help, const std::string& initial = {}, bool required = false) {
+  // What is wrong with a text: the end of a sentence that begins with its name; empty when it is fine.
+  using TextCheck = std::function<std::string(const std::string&)>;
+
+  Value<std::string> Text(const std::string& name, const std::string& help, const std::string& initial = {}, TextCheck check = {}) {
     Value<std::string> value(initial);
-    Add(name, help, initial, [value, required](const std::string& text) -> std::string {
-      if (required && text.empty()) return "is missing";
+    Add(name, help, initial, [value, check = std::move(check)](const std::string& text) {
       *value.value_ = text;
-      return {};
+      return check ? check(text) : std::string();
     });
     return value;
   }
@@ -72,20 +76,6 @@ class Config {
     return value;
   }
 
-  // A file's content; empty when no file is named.
-  Value<std::string> File(const std::string& name, const std::string& help) {
-    Value<std::string> value{std::string()};
-    Add(name, help, "", [value](const std::string& path) -> std::string {
-      if (path.empty()) return {};
-      std::ifstream file(path, std::ios::binary);
-      std::ostringstream content;
-      if (!file || !(content << file.rdbuf())) return fmt::format("names \"{}\", which cannot be read", path);
-      *value.value_ = content.str();
-      return {};
-    });
-    return value;
-  }
-
   // On the command line without a value; in the environment 1, true, 0 or false.
   Value<bool> Flag(const std::string& name, const std::string& help) {
     Value<bool> value(false);
@@ -98,26 +88,36 @@ class Config {
     return value;
   }
 
-  // Checks that concern several values; the text of a problem, or nothing.
-  void Check(std::function<std::string()> check) { checks_.push_back(std::move(check)); }
+  // A check that concerns several values: what is wrong, a line each; empty when all is well. A number that is bad by itself is
+  // as it was initially then.
+  //
+  // `names` makes a library's complaints the user's: where a line begins with a setting's name, that is replaced by the value
+  // that the setting was made of ({{"address", "ledger-address"}}).
+  void Check(std::function<std::string()> check, std::map<std::string, std::string> names = {}) {
+    checks_.push_back({std::move(check), std::move(names)});
+  }
 
   // Nothing when all is well; else the exit code, with everything that is wrong on standard error.
   std::optional<int> Parse(int argc, const char* const* argv) {
+    std::vector<std::string> problems;
     try {
       app_.parse(argc, argv);
+    } catch (const CLI::ExtrasError& error) {
+      problems.push_back(error.what());  // the values that it does know are there
     } catch (const CLI::ParseError& error) {
-      // 0 for --help; an unknown flag is a configuration that makes no sense.
-      return app_.exit(error) == 0 ? 0 : kBadConfiguration;
+      return app_.exit(error) == 0 ? 0 : kBadConfiguration;  // 0 for --help
     }
-    std::vector<std::string> problems;
     for (const auto& entry : entries_) {
       const std::string problem = entry->check(entry->text);
-      if (!problem.empty()) problems.push_back(fmt::format("--{} ({}) {}", entry->name, Variable(entry->name), problem));
+      if (!problem.empty()) problems.push_back(fmt::format("{} {}", Shown(entry->name), problem));
     }
-    if (problems.empty()) {
-      for (const auto& check : checks_) {
-        const std::string problem = check();
-        if (!problem.empty()) problems.push_back(problem);
+    for (const auto& [check, names] : checks_) {
+      std::istringstream lines(check());
+      for (std::string line; std::getline(lines, line);) {
+        const std::size_t end = std::min(line.find_first_of(": "), line.size());
+        const auto name = names.find(line.substr(0, end));
+        if (name != names.end()) line.replace(0, end, Shown(name->second));
+        if (std::find(problems.begin(), problems.end(), line) == problems.end()) problems.push_back(line);
       }
     }
     if (problems.empty()) return std::nullopt;
@@ -126,9 +126,6 @@ class Config {
   }
 
  private:
-  // What is wrong with a text; nothing when it is fine.
-  using TextCheck = std::function<std::string(const std::string&)>;
-
   struct Entry {
     std::string name;
     std::string text;
@@ -144,6 +141,8 @@ class Config {
     app_.add_option("--" + name, AddEntry(name, initial, std::move(check)).text, help)->envname(Variable(name));
   }
 
+  std::string Shown(const std::string& name) const { return fmt::format("--{} ({})", name, Variable(name)); }
+
   std::string Variable(const std::string& name) const {
     std::string variable = prefix_;
     for (const char letter : name) variable += letter == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
@@ -153,7 +152,7 @@ class Config {
   CLI::App app_;
   const std::string prefix_;
   std::vector<std::unique_ptr<Entry>> entries_;
-  std::vector<std::function<std::string()>> checks_;
+  std::vector<std::pair<std::function<std::string()>, std::map<std::string, std::string>>> checks_;
 };
 
 }  // namespace example

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "common/config.h"
+#include "common/serving.h"
+#include "common/telemetry.h"
 #include "ledger/postgres_store.h"
 #include "ledger/service.h"
 #include "ledger/sqlite_store.h"
@@ -45,17 +47,19 @@ std::variant<std::unique_ptr<Store>, std::string> OpenStore(const std::string& d
 
 int main(int argc, char** argv) {
   Config config("ledger", "LEDGER_", "Keeps accounts and moves money between them.");
-  const auto address = config.Text("address", "where to listen, host:port", ":9090", true);
-  const auto health_address = config.Text("health-address", "where to answer health checks in plain text, for probes; empty: nowhere");
-  const auto certificate = config.File("certificate", "the server's certificate chain (PEM)");
-  const auto key = config.File("key", "its private key (PEM)");
-  const auto clients_ca = config.File("clients-ca", "whom clients' certificates must lead to (PEM); empty: clients need none");
-  const auto plaintext = config.Flag("plaintext", "no TLS: for trying it on one machine");
-  const auto database = config.Text("database", "a file for SQLite, or PostgreSQL: postgresql://..., or host=... dbname=...", "ledger.db", true);
-  const auto accounts = config.Text("accounts", "accounts to make where they are missing: alice=1000,bob=0");
-  const auto drain = config.Number("drain-ms", "how long to serve on after SIGTERM while new connections go elsewhere", 5000, 0, 600'000);
-  config.Check([&] { return *plaintext || !certificate->empty() ? "" : "--certificate and --key (LEDGER_CERTIFICATE, LEDGER_KEY) are needed, or --plaintext"; });
-  config.Check([&] { return ParseAccounts(*accounts) ? "" : "--accounts (LEDGER_ACCOUNTS) must be of the form alice=1000,bob=0"; });
+  const ServingFlags serving(config, ":9090");
+  const auto clients_ca = config.Text("clients-ca", "a file: whom clients' certificates must lead to (PEM); empty: clients need none");
+  const auto database = config.Text("database", "a file for SQLite, or PostgreSQL: postgresql://..., or host=... dbname=...", "ledger.db",
+                                    [](const std::string& text) { return text.empty() ? "is missing" : ""; });
+  const auto accounts = config.Text("accounts", "accounts to make where they are missing: alice=1000,bob=0", "", [](const std::string& text) {
+    return ParseAccounts(text) ? "" : "is \"" + text + "\": it must be of the form alice=1000,bob=0";
+  });
+  const auto record = config.Text("telemetry", Telemetry::kHelp, "", Telemetry::Check);
+  config.Check([&] {
+    const bool good = *serving.plaintext || !serving.certificate->empty();
+    return good ? "" : "--certificate and --key (LEDGER_CERTIFICATE, LEDGER_KEY) are needed, or --plaintext";
+  });
+  config.Check([&] { return ProblemsOf(serving.Settings(*clients_ca)); }, ServingFlags::Names());
   if (const auto exit_code = config.Parse(argc, argv)) return *exit_code;
 
   auto opened = OpenStore(*database);
@@ -73,12 +77,10 @@ int main(int argc, char** argv) {
     }
   }
 
+  const Telemetry telemetry("ledger", *record);
   LedgerService service(*store);
-  penstock::ServerSettings settings{.address = *address};
-  settings.plaintext = *plaintext;
-  if (!*plaintext) settings.tls = penstock::Tls{.roots = *clients_ca, .certificate = *certificate, .key = *key};
-  settings.drain = std::chrono::milliseconds(*drain);
-  if (!health_address->empty()) settings.health_address = *health_address;
+  penstock::ServerSettings settings = serving.Settings(*clients_ca);
+  settings.observers = telemetry.ForServer();
   auto server = penstock::Server::Create(std::move(settings), {&service});
   if (!server.ok()) {
     fmt::print(stderr, "ledger: {}\n", server.error().message());
