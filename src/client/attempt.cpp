@@ -142,6 +142,22 @@ Fault FaultFor(ClientState& state, const MethodEntry& method, const CallOptions&
   return state.settings().faults->Evaluate(method.info->path, BaggageOf(options));
 }
 
+bool SettleAttempt(ClientState& state, BrokenAttempt& attempt, const grpc::ClientContext& context, CircuitTicket& ticket,
+                   const AttemptSettlement& end) noexcept {
+  const bool unavailable = end.code == grpc::StatusCode::UNAVAILABLE;
+  BrokenConnections& connections = state.broken_connections();
+  if (!end.decided && unavailable && end.outcome == Outcome::kFailure) {
+    return connections.EndedUnavailable(attempt, context, end.status, std::move(ticket));
+  }
+  if (end.decided || unavailable) {
+    connections.Withdrawn(attempt);
+  } else {
+    connections.Ended(attempt, context);
+  }
+  if (ticket.held()) state.Settle(ticket, end.outcome, end.observation);
+  return true;
+}
+
 bool CertainlyOverLimit(const ClientSettings& settings, const grpc::Status& status, std::size_t request_bytes) {
   if (status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return false;
   if (settings.max_send_bytes != 0 && request_bytes > settings.max_send_bytes) return true;

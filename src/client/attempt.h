@@ -1,8 +1,9 @@
 #pragma once
 
-// What unary calls and the openings of streams do alike with an attempt: fill its context, and read its end.
+// What is done with an attempt: its context is filled, its end read and settled.
 
 #include <grpcpp/client_context.h>
+#include <grpcpp/security/auth_context.h>
 
 #include <cstddef>
 #include <memory>
@@ -10,7 +11,9 @@
 #include <string>
 
 #include "client/client_state.h"
+#include "client/judge.h"
 #include "penstock/client/call.h"
+#include "penstock/client/detail/broken_attempt.h"
 #include "penstock/client/detail/method_entry.h"
 #include "penstock/client/detail/retry_loop.h"
 #include "penstock/faults.h"
@@ -37,6 +40,30 @@ std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, g
 
 // What strikes an attempt of this call; only where the settings have an injector.
 Fault FaultFor(ClientState& state, const MethodEntry& method, const CallOptions& options);
+
+// The end of an attempt as it is read once.
+struct AttemptEnd {
+  TimePoint now{};
+  AttemptFacts facts;
+  // The connection it used, by its identity; null where none was picked, and for OK. Valid while the context's own is held.
+  const void* connection = nullptr;
+  std::shared_ptr<const grpc::AuthContext> auth_context;
+};
+
+// How the end of an attempt is settled. `decided`: it was ended by the client's side, or says nothing of the connection for
+// another reason, and Classify was not asked.
+struct AttemptSettlement {
+  grpc::StatusCode code;  // The attempt's own, whatever the call ends with.
+  const grpc::Status& status;
+  Outcome outcome;
+  bool decided;
+  AttemptObservation* observation;
+};
+
+// Settles the ticket, unless a stream has settled it as it opened; now, or once it is known whether the attempt's connection
+// has died (C10). True where the end takes a token of the budget, if it is one to retry.
+bool SettleAttempt(ClientState& state, BrokenAttempt& attempt, const grpc::ClientContext& context, CircuitTicket& ticket,
+                   const AttemptSettlement& end) noexcept;
 
 // Whether the status is certainly gRPC's refusal of a message over one of this client's limits (C7). `request_bytes` is the size of
 // the request as sent.

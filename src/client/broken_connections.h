@@ -46,7 +46,7 @@ class BrokenConnections {
 
   // It ended in a way that says neither that its connection is broken nor that it lives: cancelled, out of time, or a
   // stream's neutral end (S3).
-  void Withdrawn(BrokenAttempt& attempt, const grpc::ClientContext& /*context*/) noexcept {
+  void Withdrawn(BrokenAttempt& attempt) noexcept {
     const std::uint64_t began = std::exchange(attempt.began, 0);
     if (began != 0 && marks_.End(began)) [[unlikely]]
       marks_.Withdrawn();
@@ -54,8 +54,8 @@ class BrokenConnections {
 
   // It ended with UNAVAILABLE that was classified a failure. Settles the ticket, now or later. True: it counts now (and
   // takes a token); false: it is held back or ignored.
-  bool EndedUnavailable(BrokenAttempt& attempt, const grpc::ClientContext& context, const void* /*connection*/,
-                        const grpc::Status& status, CircuitTicket ticket) noexcept {
+  bool EndedUnavailable(BrokenAttempt& attempt, const grpc::ClientContext& context, const grpc::Status& status,
+                        CircuitTicket ticket) noexcept {
     const std::uint64_t began = std::exchange(attempt.began, 0);
     ConnectionMarks::Fate fate = ConnectionMarks::Fate::kCounts;
     if (began != 0) {

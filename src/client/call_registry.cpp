@@ -16,13 +16,16 @@ bool CallRegistry::Add(LiveCall& call) noexcept {
   const std::uint32_t index = ShardOfThread();
   Shard& shard = shards_[index];
   std::lock_guard lock(shard.mutex);
-  if (shard.closed) return false;
   call.shard_ = index;
-  call.previous_ = nullptr;
+  call.previous_ = call.next_ = nullptr;
+  const bool first = shard.count++ == 0;
+  if (shard.closed) {
+    if (first) owner_.OnShardBusy();
+    return false;
+  }
   call.next_ = shard.first;
   if (shard.first != nullptr) shard.first->previous_ = &call;
   shard.first = &call;
-  ++shard.count;
   return true;
 }
 
@@ -32,7 +35,7 @@ std::uint32_t CallRegistry::Remove(LiveCall& call) noexcept {
   std::lock_guard lock(shard.mutex);
   if (call.previous_ != nullptr) {
     call.previous_->next_ = call.next_;
-  } else {
+  } else if (shard.first == &call) {  // Else it was refused.
     shard.first = call.next_;
   }
   if (call.next_ != nullptr) call.next_->previous_ = call.previous_;
@@ -41,16 +44,25 @@ std::uint32_t CallRegistry::Remove(LiveCall& call) noexcept {
 
 void CallRegistry::Completed(std::uint32_t index) noexcept {
   Shard& shard = shards_[index];
-  bool tell = false;
+  bool idle = false;
   {
     std::lock_guard lock(shard.mutex);
-    if (--shard.count == 0 && shard.closed) {
-      tell = shard.tells_owner;
-      // Under the mutex: a waiter may destroy the registry as soon as it sees the shard idle and gets the mutex.
-      shard.idle.notify_all();
-    }
+    idle = --shard.count == 0 && shard.closed;
+    // Under the mutex: a waiter may destroy the client as soon as it sees the shard idle and gets the mutex.
+    if (idle) shard.idle.notify_all();
   }
-  if (tell) owner_.OnShardIdle();
+  if (idle) owner_.OnShardIdle();
+}
+
+bool CallRegistry::Close() noexcept {
+  for (Shard& shard : shards_) {
+    std::lock_guard lock(shard.mutex);
+    if (shard.closed) return false;
+    shard.closed = true;
+    if (shard.count > 0) owner_.OnShardBusy();
+  }
+  for (Shard& shard : shards_) CancelAll(shard);
+  return true;
 }
 
 void CallRegistry::CancelAll(Shard& shard) noexcept {

@@ -3,7 +3,8 @@
 // The calls of one client that have not ended, so that closing the client can end them and wait for them.
 //
 // Sharded by thread: a call goes into the shard of the thread that starts it, under that shard's mutex, and is counted there until
-// its completion has run. Closing takes a reference to each call under the mutex and cancels it without.
+// its completion has run, also where it comes too late and completes as refused. Closing takes a reference to each listed
+// call under the mutex and cancels it without.
 
 #include <array>
 #include <condition_variable>
@@ -17,9 +18,12 @@ namespace penstock::inline v0::detail {
 
 class CallRegistry {
  public:
-  // Called for each shard that had calls when the registry was closed, once the last of them has completed; on its thread.
+  // Keeps what the calls need. Until the registry is closed somebody holds the client, and there is nothing to keep.
   class Owner {
    public:
+    // A shard of the closed registry has calls that have not completed; under a lock.
+    virtual void OnShardBusy() noexcept = 0;
+    // It has none any more; on the thread of the last of them.
     virtual void OnShardIdle() noexcept = 0;
 
    protected:
@@ -28,29 +32,17 @@ class CallRegistry {
 
   explicit CallRegistry(Owner& owner) : owner_(owner) {}
 
-  // Counts the call and lists it. False once the registry is closed: the call is then unknown to it.
+  // Counts the call and lists it. False once the registry is closed: the call is counted, and nobody will cancel it.
   bool Add(LiveCall& call) noexcept;
 
-  // The call has its result: it will not be cancelled from here any more. Still counted. Returns the shard.
+  // A call that was added has its result: it will not be cancelled from here any more. Still counted. Returns the shard.
   std::uint32_t Remove(LiveCall& call) noexcept;
 
   // Its completion has run; the call itself may be gone.
   void Completed(std::uint32_t shard) noexcept;
 
   // Refuses further calls and cancels those that are listed. False when it was closed already; nothing happens then.
-  // `expect` is called, under a lock, for each shard for which OnShardIdle() will be called, before it can be.
-  template <class Expect>
-  bool Close(Expect expect) {
-    for (Shard& shard : shards_) {
-      std::lock_guard lock(shard.mutex);
-      if (shard.closed) return false;
-      shard.closed = true;
-      shard.tells_owner = shard.count > 0;
-      if (shard.tells_owner) expect();
-    }
-    for (Shard& shard : shards_) CancelAll(shard);
-    return true;
-  }
+  bool Close() noexcept;
 
   // Whether every call of a closed registry has completed by the (real) time given.
   bool WaitIdle(TimePoint until) noexcept;
@@ -70,7 +62,6 @@ class CallRegistry {
     LiveCall* first = nullptr;
     std::uint32_t count = 0;
     bool closed = false;
-    bool tells_owner = false;
     std::condition_variable idle;
   };
   static constexpr std::uint32_t kShards = 16;

@@ -121,7 +121,7 @@ void ClientState::Release() noexcept {
 }
 
 void ClientState::Close() noexcept {
-  const bool first = registry_.Close([this] { AddReference(); });
+  const bool first = registry_.Close();
   if (first) connected_->Close();
   if (first && observer() != nullptr) observer()->OnClosed();
 }

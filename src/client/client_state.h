@@ -3,8 +3,8 @@
 // What all calls of one client share. Lives from Create() until the client is gone and the last of its calls has completed.
 //
 // Threads: every member may be used from any thread.
-// Ownership: counted. The Client holds a reference; a call that is in the registry need not (the registry holds one for the
-// shards that had calls when the client was closed); whoever else outlives a call holds one of its own.
+// Ownership: counted. The Client holds a reference; a call need not (once the client is closed the registry holds one for each
+// shard that has calls); whoever else outlives the client holds one of its own.
 
 #include <grpcpp/channel.h>
 
@@ -61,14 +61,12 @@ class ClientState final : private CallRegistry::Owner {
   ClientObserver* observer() const noexcept { return settings_.observer.get(); }
   const std::vector<std::shared_ptr<grpc::Channel>>& channels() const noexcept { return channels_; }
 
-  // The method's stub on the next channel in turn.
-  void* NextAsync(const MethodEntry& method) noexcept { return method.asyncs[NextChannel(method)]; }
-
-  // Likewise, with the channel.
+  // A method's stub, and the channel that it is on.
   struct Lane {
     void* async;
     const std::shared_ptr<grpc::Channel>& channel;
   };
+  // The next channel's in turn.
   Lane NextLane(const MethodEntry& method) noexcept {
     const std::uint32_t index = NextChannel(method);
     return {method.asyncs[index], channels_[index]};
@@ -101,6 +99,7 @@ class ClientState final : private CallRegistry::Owner {
 
   explicit ClientState(ClientSettings settings);
   ~ClientState();
+  void OnShardBusy() noexcept override { AddReference(); }
   void OnShardIdle() noexcept override { Release(); }
 
   const ClientSettings settings_;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/attempt.h"
 #include "client/channel.h"
 #include "client/judge.h"
 #include "client/rejection.h"
@@ -109,10 +110,13 @@ class Guard final : public Interceptor {
     }
   }
 
-  // S6: a stream that has opened has proved what a probe is for, and must not hold the slot for as long as it lives.
+  // S6: a stream that has opened has proved what a probe is for, and must not hold the slot for as long as it lives. Nor must
+  // the marks of broken connections wait for its end (C10).
   void Opened() noexcept {
     opened_ = true;
-    if (stream() && ticket_.held() && ticket_.is_probe()) ticket_.Settle(Outcome::kSuccess);
+    if (!stream()) return;
+    state_.broken_connections().Ended(broken_attempt_, *info_.client_context());
+    if (ticket_.held() && ticket_.is_probe()) ticket_.Settle(Outcome::kSuccess);
   }
 
   void Ended(const grpc::Status& status, const ServerMetadata& trailers) noexcept {
@@ -134,10 +138,10 @@ class Guard final : public Interceptor {
 
     Classification classification;
     const std::optional<Verdict> verdict = JudgeWithoutClassify(facts);
-    const bool unavailable = facts.code == grpc::StatusCode::UNAVAILABLE;
     // C2d, S3: a stream that a connection or a server took with it says nothing about the dependency.
     const bool neutral =
-        stream() && (unavailable || facts.code == grpc::StatusCode::CANCELLED) && (opened_ || connection != nullptr);
+        stream() && (facts.code == grpc::StatusCode::UNAVAILABLE || facts.code == grpc::StatusCode::CANCELLED) &&
+        (opened_ || connection != nullptr);
     if (verdict) {
       classification = verdict->classification;
     } else if (neutral) {
@@ -153,17 +157,12 @@ class Guard final : public Interceptor {
       observation_->End({.status = status, .outcome = classification.outcome});
     }
     const CauseScope cause({.attempt = observation_.get()});
-    if (ticket_.held() && !verdict && unavailable && classification.outcome == Outcome::kFailure) {
-      (void)state_.broken_connections().EndedUnavailable(broken_attempt_, context, connection, status,
-                                                         std::move(ticket_));
-    } else {
-      if (verdict || neutral || unavailable) {
-        state_.broken_connections().Withdrawn(broken_attempt_, context);
-      } else {
-        state_.broken_connections().Ended(broken_attempt_, context);
-      }
-      if (ticket_.held()) state_.Settle(ticket_, classification.outcome, observation_.get());
-    }
+    (void)SettleAttempt(state_, broken_attempt_, context, ticket_,
+                        {.code = facts.code,
+                         .status = status,
+                         .outcome = classification.outcome,
+                         .decided = verdict || neutral,
+                         .observation = observation_.get()});
     Decided(classification.decision == Decision::kSuccess ? RetryDecision::kSucceeded : RetryDecision::kStopped);
   }
 

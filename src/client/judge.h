@@ -28,6 +28,8 @@ struct Verdict {
   Classification classification;
   bool deadline_passed = false;
   bool killed_at_shutdown = false;
+
+  friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
 // Nothing where Classify has to be asked.

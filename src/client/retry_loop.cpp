@@ -44,6 +44,7 @@ RetryStep RetryLoop::OnAttemptEnded(const AttemptReport& report, RetryBudget& bu
   }
   reached_ = std::max(reached_, report.reached);
   if (report.deadline_passed) return End(EndReason::kExpired, RetryDecision::kExpired);
+  if (report.cancelled) return End(EndReason::kCancelled, RetryDecision::kStopped);
 
   // C3: once in a call, and only where running twice is known to be harmless.
   const bool repeats_killed =

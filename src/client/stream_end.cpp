@@ -2,19 +2,15 @@
 
 namespace penstock::inline v0::detail {
 
-std::optional<StreamVerdict> JudgeStreamEnd(const StreamFacts& facts) noexcept {
+std::optional<Verdict> JudgeStreamEnd(const StreamFacts& facts) noexcept {
   if (facts.attempt.code == grpc::StatusCode::OK) {
-    return StreamVerdict{.classification = {Decision::kSuccess, Outcome::kSuccess, {}}};
+    return Verdict{.classification = {Decision::kSuccess, Outcome::kSuccess, {}}};
   }
   AttemptFacts attempt = facts.attempt;
   // A stream that a server's shutdown killed before its handler is neutral like the others that were sent and did not open.
   attempt.looks_killed_at_shutdown = false;
-  if (const std::optional<Verdict> verdict = JudgeWithoutClassify(attempt)) {
-    return StreamVerdict{.classification = verdict->classification,
-                         .deadline_passed = verdict->deadline_passed,
-                         .by_caller = verdict->deadline_passed || attempt.cancelled != CancelReason::kNone};
-  }
-  const StreamVerdict neutral{.classification = {Decision::kStop, Outcome::kIgnored, {}}};
+  if (std::optional<Verdict> verdict = JudgeWithoutClassify(attempt)) return verdict;
+  const Verdict neutral{.classification = {Decision::kStop, Outcome::kIgnored, {}}};
   if (facts.attempt.code == grpc::StatusCode::UNAVAILABLE && (facts.opened || facts.sent)) return neutral;
   if (facts.attempt.code == grpc::StatusCode::CANCELLED && !facts.opened && facts.sent) return neutral;
   return std::nullopt;

@@ -25,16 +25,7 @@ struct StreamFacts {
   bool sent = false;
 };
 
-struct StreamVerdict {
-  Classification classification;
-  bool deadline_passed = false;
-  // The stream's own side ended it: the caller, the parent, the client's closing, the deadline.
-  bool by_caller = false;
-
-  friend bool operator==(const StreamVerdict&, const StreamVerdict&) = default;
-};
-
 // Nothing where Classify has to be asked.
-std::optional<StreamVerdict> JudgeStreamEnd(const StreamFacts& facts) noexcept;
+std::optional<Verdict> JudgeStreamEnd(const StreamFacts& facts) noexcept;
 
 }  // namespace penstock::inline v0::detail

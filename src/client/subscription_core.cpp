@@ -1,20 +1,18 @@
 #include "penstock/client/detail/subscription_core.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "client/attempt.h"
 #include "client/client_state.h"
 #include "client/rejection.h"
 #include "client/reopen.h"
+#include "client/user_code.h"
 #include "penstock/runtime/callback_thread.h"
 
 namespace penstock::inline v0::detail {
 
-SubscriptionCore::SubscriptionCore() noexcept : wait_timer_(*this), parent_listener_(*this) {
+SubscriptionCore::SubscriptionCore() noexcept : parent_(*this), wait_timer_(*this) {
   ResetReferences(1);
   word_.Reset();
 }
@@ -23,15 +21,8 @@ SubscriptionCore::~SubscriptionCore() = default;
 
 template <class Hook>
 void SubscriptionCore::Tell(const char* name, Hook hook) noexcept {
-  std::string thrown;
-  try {
-    UserCodeScope in_user_code;
-    return hook();
-  } catch (const std::exception& exception) {
-    thrown = fmt::format("{} threw: {}", name, exception.what());
-  } catch (...) {
-    thrown = fmt::format("{} threw something that is no std::exception", name);
-  }
+  std::string thrown = RunUserCode(name, hook);
+  if (thrown.empty()) [[likely]] return;
   state_->ReportFault(method_->path, thrown);
   {
     std::lock_guard lock(mutex_);
@@ -47,12 +38,7 @@ void SubscriptionCore::Begin(ClientState& state, const MethodInfo& method, CallO
   options_ = std::move(options);
   options_.parent.KeepRelayed();
   AddReference();  // The driver's, until the end.
-  listed_ = state.registry().Add(*this);
-  // What keeps the state alive until the end has been told: the registry, or a reference of this subscription's own.
-  if (!listed_) {
-    state.AddReference();
-    return EndCancelled(CancelReason::kClosed, false);
-  }
+  if (!state.registry().Add(*this)) return EndCancelled(CancelReason::kClosed, false);
   if (std::optional<grpc::Status> refused = RefuseOptions(options_)) {
     result_.status = *std::move(refused);
     return End(EndReason::kStopped, false);
@@ -71,16 +57,7 @@ void SubscriptionCore::Begin(ClientState& state, const MethodInfo& method, CallO
   reopening_ = std::make_unique<Reopening>();
   reopening_->Begin({.backoff = state.backoff(), .give_up_after = give_up_after, .deadline = deadline}, now);
 
-  if (!options_.detached) {
-    if (const std::shared_ptr<CallScope>& scope = options_.parent.scope()) {
-      AddReference();  // The listener's.
-      parent_attached_ = scope->Attach(parent_listener_);
-      if (!parent_attached_) {
-        DropReference();
-        return EndCancelled(CancelReason::kParent, false);
-      }
-    }
-  }
+  if (!parent_.Attach(options_)) return EndCancelled(CancelReason::kParent, false);
   OpenNext();
 }
 
@@ -169,15 +146,14 @@ void SubscriptionCore::DecideHere() noexcept {
   // What a stream that met the deadline ended with is by the way.
   if (result_.reason == EndReason::kExpired) return EndCancelled(CancelReason::kDeadline, true);
   const TimePoint now = state_->clock().Now();
-  if (end_.rejected) return FollowHere(reopening_->OnRejected(result_.rejected_for, now, RandomBits()));
+  if (result_.reason == EndReason::kRejected) return FollowHere(reopening_->OnRejected(result_.rejected_for, now, RandomBits()));
   StreamReport report;
   report.delivered = delivered_;
   if (end_.opened) report.open_for = now - end_.opened_at;
-  const bool by_server = !end_.by_caller && !result_.ok();
-  const bool retry = end_.classification && end_.classification->decision == Decision::kRetry;
+  const bool by_server = result_.reason != EndReason::kCancelled && !result_.ok();
   report.reopenable = by_server && (end_.code == grpc::StatusCode::UNAVAILABLE ||
-                                    (end_.code == grpc::StatusCode::CANCELLED && !end_.opened) || retry);
-  if (retry) report.retry_after = end_.classification->retry_after;
+                                    (end_.code == grpc::StatusCode::CANCELLED && !end_.opened) || end_.retryable);
+  if (end_.retryable) report.retry_after = end_.retry_after;
   FollowHere(reopening_->OnStreamEnded(report, now, RandomBits()));
 }
 
@@ -227,12 +203,6 @@ void SubscriptionCore::WaitTimer::Fire() noexcept {
       self.FollowHere(self.reopening_->Look(state.clock().Now(), state.budget(), state.opening_slots(), RandomBits()));
     });
   }
-  self.Release();
-}
-
-void SubscriptionCore::ParentListener::OnScopeEnded(CallScope::Ending /*ending*/) noexcept {
-  SubscriptionCore& self = subscription_;
-  self.Cancel(CancelReason::kParent);
   self.Release();
 }
 
@@ -333,17 +303,15 @@ void SubscriptionCore::End(EndReason reason, bool here) noexcept {
 
 void SubscriptionCore::FinishHere() noexcept {
   word_.Finish();
-  if (parent_attached_ && options_.parent.scope()->Detach(parent_listener_)) DropReference();
-  std::uint32_t shard = 0;
-  if (listed_) shard = state_->registry().Remove(*this);
+  parent_.Detach();
   ClientState& state = *state_;
-  const bool listed = listed_;
+  const std::uint32_t shard = state.registry().Remove(*this);
   Tell("on_end", [this] { TellEnd(result_); });
   // The user's handle may hold the subscription for long: it must not hold what the hooks and the options brought.
   DropHooks();
   options_ = CallOptions{};
   Release();
-  listed ? state.registry().Completed(shard) : state.Release();
+  state.registry().Completed(shard);
 }
 
 }  // namespace penstock::inline v0::detail

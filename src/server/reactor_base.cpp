@@ -7,9 +7,13 @@ namespace penstock::inline v0 {
 
 bool ServerUnaryReactor::StartSendInitialMetadata() {
   if (!Enter(kHeaders, kHeaders)) return false;
-  GrpcSendInitialMetadata();
+  grpc_reactor()->StartSendInitialMetadata();
   Leave();
   return true;
+}
+
+void ServerUnaryReactor::HandleHeadersSent(bool ok) noexcept {
+  Guard("OnSendInitialMetadataDone", [&] { OnSendInitialMetadataDone(ok); });
 }
 
 namespace detail {

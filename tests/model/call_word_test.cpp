@@ -1,5 +1,5 @@
 // Every interleaving of a call's answer, its cancelling, its deadline, its wait and its destruction, on the shipping CallWord. What
-// stands around the word here does what UnaryCore does around it: a context that must not go while it is being cancelled,
+// stands around the word here does what CallCore does around it: a context that must not go while it is being cancelled,
 // timers that hold references, one completion.
 
 #include "penstock/client/detail/call_word.h"

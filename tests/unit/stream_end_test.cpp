@@ -8,7 +8,7 @@ using namespace penstock;
 using detail::CancelReason;
 using detail::JudgeStreamEnd;
 using detail::StreamFacts;
-using detail::StreamVerdict;
+using detail::Verdict;
 
 namespace {
 
@@ -25,8 +25,8 @@ StreamFacts Facts(int code, bool opened, bool sent, CancelReason cancelled = Can
 }  // namespace
 
 TEST_CASE("S3, S4: every end of a stream that is decided without Classify, for each code and how far it came") {
-  const StreamVerdict success{.classification = {Decision::kSuccess, Outcome::kSuccess, {}}};
-  const StreamVerdict neutral{.classification = {Decision::kStop, Outcome::kIgnored, {}}};
+  const Verdict success{.classification = {Decision::kSuccess, Outcome::kSuccess, {}}};
+  const Verdict neutral{.classification = {Decision::kStop, Outcome::kIgnored, {}}};
   for (int code = 0; code <= 16; ++code) {
     CAPTURE(code);
     const auto not_sent = JudgeStreamEnd(Facts(code, false, false));
@@ -62,13 +62,11 @@ TEST_CASE("C2: a stream that its own side ended is ignored, or a failure where i
       const auto verdict = JudgeStreamEnd(Facts(1, opened, true, reason));
       REQUIRE(verdict.has_value());
       CHECK(verdict->classification == Classification{Decision::kStop, Outcome::kIgnored, {}});
-      CHECK(verdict->by_caller);
       CHECK_FALSE(verdict->deadline_passed);
     }
     const auto verdict = JudgeStreamEnd(Facts(14, opened, true, CancelReason::kDeadline, true));
     REQUIRE(verdict.has_value());
     CHECK(verdict->classification == Classification{Decision::kStop, Outcome::kFailure, {}});
-    CHECK(verdict->by_caller);
     CHECK(verdict->deadline_passed);
   }
   StreamFacts hurried = Facts(4, false, false, CancelReason::kDeadline, true);
@@ -82,5 +80,4 @@ TEST_CASE("S3: a stream with the signature of a shutdown's kill is neutral, and 
   const auto verdict = JudgeStreamEnd(killed);
   REQUIRE(verdict.has_value());
   CHECK(verdict->classification == Classification{Decision::kStop, Outcome::kIgnored, {}});
-  CHECK_FALSE(verdict->by_caller);
 }

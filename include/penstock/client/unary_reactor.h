@@ -77,7 +77,7 @@ class UnaryReactor : private detail::UnaryCore {
     UnaryCore::Begin(state, *method.info, std::move(options), detail::BytesOf(request_), 1);
   }
 
-  void StartAttempt(void* async, grpc::ClientContext* context, bool further) final {
+  void StartAttempt(void* async, const std::shared_ptr<grpc::Channel>&, grpc::ClientContext* context, bool further) final {
     if (further) response_.Clear();
     invoke_(*this, async, context);
   }

@@ -31,217 +31,101 @@
 #include <utility>
 
 #include "penstock/server/detail/reactor_base.h"
+#include "penstock/server/detail/reactor_bridge.h"
 
 namespace penstock::inline v0 {
 
-// A unary call that wants to hear of its cancellation and of the server's shutdown. The response is the handler's argument;
-// fill it and Finish(OK). Always to be finished by its own code, after OnCancelled too.
-class ServerUnaryReactor : public detail::ReactorBase {
+namespace detail {
+
+template <class Base, class Request>
+class Reading : public Base {
  public:
-  using GrpcReactor = grpc::ServerUnaryReactor;
-
-  // The headers, ahead of the answer. Once.
-  bool StartSendInitialMetadata();
-
-  GrpcReactor* grpc_reactor() noexcept { return &bridge_; }
-
- protected:
-  virtual void OnSendInitialMetadataDone(bool /*ok*/) {}
-
- private:
-  class Bridge final : public grpc::ServerUnaryReactor {
-   public:
-    explicit Bridge(penstock::ServerUnaryReactor* owner) noexcept : owner_(owner) {}
-    void OnSendInitialMetadataDone(bool ok) override {
-      owner_->Guard("OnSendInitialMetadataDone", [&] { owner_->OnSendInitialMetadataDone(ok); });
-    }
-    void OnCancel() override { owner_->HandleCancel(); }
-    void OnDone() override { owner_->HandleDone(); }
-
-   private:
-    penstock::ServerUnaryReactor* owner_;
-  };
-
-  void GrpcFinish(grpc::Status status) final { bridge_.Finish(std::move(status)); }
-  void GrpcSendInitialMetadata() final { bridge_.StartSendInitialMetadata(); }
-  bool is_stream() const noexcept final { return false; }
-
-  Bridge bridge_{this};
-};
-
-// A stream of messages from the client, answered once. The response is the handler's argument.
-template <class Request>
-class ServerReadReactor : public detail::ReactorBase {
- public:
-  using GrpcReactor = grpc::ServerReadReactor<Request>;
-
   // OnReadDone follows: true with a message, false at the end of the client's messages.
   bool StartRead(Request* message) {
-    if (!Enter(kReading, kReading)) return false;
-    bridge_.StartRead(message);
-    Leave();
+    if (!this->Enter(Base::kReading, Base::kReading)) return false;
+    this->grpc_reactor()->StartRead(message);
+    this->Leave();
     return true;
   }
-
-  GrpcReactor* grpc_reactor() noexcept { return &bridge_; }
 
  protected:
   virtual void OnReadDone(bool /*ok*/) {}
 
  private:
-  class Bridge final : public GrpcReactor {
-   public:
-    explicit Bridge(ServerReadReactor* owner) noexcept : owner_(owner) {}
-    void OnReadDone(bool ok) override {
-      owner_->Clear(kReading);
-      owner_->Guard("OnReadDone", [&] { owner_->OnReadDone(ok); });
-    }
-    void OnCancel() override { owner_->HandleCancel(); }
-    void OnDone() override { owner_->HandleDone(); }
-
-   private:
-    ServerReadReactor* owner_;
-  };
-
-  void GrpcFinish(grpc::Status status) final { bridge_.Finish(std::move(status)); }
-  void GrpcSendInitialMetadata() final { bridge_.StartSendInitialMetadata(); }
-  bool is_stream() const noexcept final { return true; }
-
-  Bridge bridge_{this};
+  void HandleReadDone(bool ok) noexcept final {
+    this->Clear(Base::kReading);
+    this->Guard("OnReadDone", [&] { OnReadDone(ok); });
+  }
 };
 
-// A stream of messages to the client.
-template <class Response>
-class ServerWriteReactor : public detail::ReactorBase {
+template <class Base, class Response>
+class Writing : public Base {
  public:
-  using GrpcReactor = grpc::ServerWriteReactor<Response>;
-
   // OnWriteDone follows: false when nothing can be written any more. The buffer hint of the first write is ignored (with it
   // gRPC 1.51 never sends anything); the last message before a pause must carry none, since nothing else flushes.
   bool StartWrite(const Response* message, grpc::WriteOptions options = {}) {
-    if (!Enter(kWriting, kWriting)) return false;
-    if (!Has(kWritten)) options.clear_buffer_hint();
-    bridge_.StartWrite(message, options);
-    Leave();
+    if (!this->Enter(Base::kWriting, Base::kWriting)) return false;
+    if (!this->Has(Base::kWritten)) options.clear_buffer_hint();
+    this->grpc_reactor()->StartWrite(message, options);
+    this->Leave();
     return true;
   }
 
   // The last message and the status in one. No OnWriteDone follows; the message lives until OnDone.
   bool StartWriteAndFinish(const Response* message, grpc::WriteOptions options, grpc::Status status) {
-    if (!Claim(kWriting)) return false;
+    if (!this->Claim(Base::kWriting)) return false;
     last_message_ = message;
     last_options_ = options.clear_buffer_hint();
-    finish_status_ = std::move(status);
-    Settle();
+    this->finish_status_ = std::move(status);
+    this->Settle();
     return true;
   }
-
-  GrpcReactor* grpc_reactor() noexcept { return &bridge_; }
 
  protected:
   virtual void OnWriteDone(bool /*ok*/) {}
 
  private:
-  class Bridge final : public GrpcReactor {
-   public:
-    explicit Bridge(ServerWriteReactor* owner) noexcept : owner_(owner) {}
-    void OnWriteDone(bool ok) override {
-      owner_->WriteDone();
-      owner_->Guard("OnWriteDone", [&] { owner_->OnWriteDone(ok); });
-    }
-    void OnCancel() override { owner_->HandleCancel(); }
-    void OnDone() override { owner_->HandleDone(); }
-
-   private:
-    ServerWriteReactor* owner_;
-  };
-
-  void GrpcFinish(grpc::Status status) final {
-    if (last_message_ != nullptr) {
-      bridge_.StartWriteAndFinish(last_message_, last_options_, std::move(status));
-    } else {
-      bridge_.Finish(std::move(status));
-    }
+  void HandleWriteDone(bool ok) noexcept final {
+    if (!this->Has(Base::kWritten)) this->Set(Base::kWritten);
+    this->Clear(Base::kWriting);
+    this->Guard("OnWriteDone", [&] { OnWriteDone(ok); });
   }
-  void GrpcSendInitialMetadata() final { bridge_.StartSendInitialMetadata(); }
-  bool is_stream() const noexcept final { return true; }
+  void GrpcFinish(grpc::Status status) final {
+    if (last_message_ == nullptr) return Base::GrpcFinish(std::move(status));
+    this->grpc_reactor()->StartWriteAndFinish(last_message_, last_options_, std::move(status));
+  }
 
   const Response* last_message_ = nullptr;
   grpc::WriteOptions last_options_;
-  Bridge bridge_{this};
 };
 
-// Messages both ways.
-template <class Request, class Response>
-class ServerBidiReactor : public detail::ReactorBase {
+}  // namespace detail
+
+// A unary call that wants to hear of its cancellation and of the server's shutdown. The response is the handler's argument;
+// fill it and Finish(OK). Always to be finished by its own code, after OnCancelled too.
+class ServerUnaryReactor : public detail::Bridged<grpc::ServerUnaryReactor> {
  public:
-  using GrpcReactor = grpc::ServerBidiReactor<Request, Response>;
-
-  // As in ServerReadReactor.
-  bool StartRead(Request* message) {
-    if (!Enter(kReading, kReading)) return false;
-    bridge_.StartRead(message);
-    Leave();
-    return true;
-  }
-
-  // As in ServerWriteReactor.
-  bool StartWrite(const Response* message, grpc::WriteOptions options = {}) {
-    if (!Enter(kWriting, kWriting)) return false;
-    if (!Has(kWritten)) options.clear_buffer_hint();
-    bridge_.StartWrite(message, options);
-    Leave();
-    return true;
-  }
-
-  // As in ServerWriteReactor.
-  bool StartWriteAndFinish(const Response* message, grpc::WriteOptions options, grpc::Status status) {
-    if (!Claim(kWriting)) return false;
-    last_message_ = message;
-    last_options_ = options.clear_buffer_hint();
-    finish_status_ = std::move(status);
-    Settle();
-    return true;
-  }
-
-  GrpcReactor* grpc_reactor() noexcept { return &bridge_; }
+  // The headers, ahead of the answer. Once.
+  bool StartSendInitialMetadata();
 
  protected:
-  virtual void OnReadDone(bool /*ok*/) {}
-  virtual void OnWriteDone(bool /*ok*/) {}
+  virtual void OnSendInitialMetadataDone(bool /*ok*/) {}
 
  private:
-  class Bridge final : public GrpcReactor {
-   public:
-    explicit Bridge(ServerBidiReactor* owner) noexcept : owner_(owner) {}
-    void OnReadDone(bool ok) override {
-      owner_->Clear(kReading);
-      owner_->Guard("OnReadDone", [&] { owner_->OnReadDone(ok); });
-    }
-    void OnWriteDone(bool ok) override {
-      owner_->WriteDone();
-      owner_->Guard("OnWriteDone", [&] { owner_->OnWriteDone(ok); });
-    }
-    void OnCancel() override { owner_->HandleCancel(); }
-    void OnDone() override { owner_->HandleDone(); }
-
-   private:
-    ServerBidiReactor* owner_;
-  };
-
-  void GrpcFinish(grpc::Status status) final {
-    if (last_message_ != nullptr) {
-      bridge_.StartWriteAndFinish(last_message_, last_options_, std::move(status));
-    } else {
-      bridge_.Finish(std::move(status));
-    }
-  }
-  void GrpcSendInitialMetadata() final { bridge_.StartSendInitialMetadata(); }
-  bool is_stream() const noexcept final { return true; }
-
-  const Response* last_message_ = nullptr;
-  grpc::WriteOptions last_options_;
-  Bridge bridge_{this};
+  void HandleHeadersSent(bool ok) noexcept final;
 };
+
+// A stream of messages from the client, answered once: StartRead and OnReadDone. The response is the handler's argument.
+template <class Request>
+class ServerReadReactor : public detail::Reading<detail::Bridged<grpc::ServerReadReactor<Request>>, Request> {};
+
+// A stream of messages to the client: StartWrite, StartWriteAndFinish and OnWriteDone.
+template <class Response>
+class ServerWriteReactor : public detail::Writing<detail::Bridged<grpc::ServerWriteReactor<Response>>, Response> {};
+
+// Messages both ways: all of these.
+template <class Request, class Response>
+class ServerBidiReactor
+    : public detail::Writing<detail::Reading<detail::Bridged<grpc::ServerBidiReactor<Request, Response>>, Request>, Response> {};
 
 }  // namespace penstock::inline v0

@@ -45,6 +45,8 @@ struct AttemptReport {
   bool killed_at_shutdown = false;
   // C2c: the attempt ended by the call's own deadline.
   bool deadline_passed = false;
+  // C2b: it ended by its caller's side: the caller, the parent, the client's closing.
+  bool cancelled = false;
 };
 
 struct RetryStep {

@@ -41,7 +41,7 @@ class StreamCall : public StreamCore {
     // Override where the kind of stream has them.
     virtual void OnWriteDone(bool ok) { call_.WriteEnded(ok); }
     virtual void OnWritesDoneDone(bool ok) { call_.HalfCloseEnded(ok); }
-    void OnDone(const grpc::Status& status) override { call_.AttemptDone(status); }
+    void OnDone(const grpc::Status& status) override { call_.AttemptDone(grpc::Status(status)); }
 
    private:
     StreamCall& call_;

@@ -1,9 +1,9 @@
 #pragma once
 
-// A stream, but for its types: the one object that holds it from its opening to its end.
+// A stream, but for its types.
 //
-// It translates between the user's reactor and gRPC's. What follows an attempt's end is decided by RetryLoop, who may act
-// by CallWord, what a start or an arrival means by ReadSide and WriteSide; all of them are tested without gRPC.
+// Its opening is a call like any other (CallCore). Once open, this translates between the user's reactor and gRPC's; what a start or
+// an arrival means is decided by ReadSide and WriteSide, which are tested without gRPC.
 //
 //     driver (see CallWord)   everything that is not atomic and not under mutex_
 //     gRPC's reactions        come from several threads at once; OnDone after all others
@@ -13,7 +13,6 @@
 // A hold on gRPC's reactor stands from the start of an attempt until a read fails. So starts from any thread are safe, and the
 // end is heard at once, since a read is posted whenever none of the user's is kept from him (ReadSide).
 
-#include <grpcpp/client_context.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <cstddef>
@@ -25,19 +24,11 @@
 #include <utility>
 
 #include "penstock/client/call.h"
-#include "penstock/client/detail/broken_attempt.h"
-#include "penstock/client/detail/call_word.h"
-#include "penstock/client/detail/live_call.h"
-#include "penstock/client/detail/method_entry.h"
-#include "penstock/client/detail/retry_loop.h"
+#include "penstock/client/detail/call_core.h"
 #include "penstock/client/detail/stream_sides.h"
-#include "penstock/core/circuit_breaker.h"
 #include "penstock/core/timer_queue.h"
-#include "penstock/runtime/call_scope.h"
 
 namespace penstock::inline v0::detail {
-
-class ClientState;
 
 // What the user's reactor hears; the public reactors say what each means.
 class StreamEvents {
@@ -52,19 +43,17 @@ class StreamEvents {
   ~StreamEvents() = default;
 };
 
-// How a stream ended, for who may open another (S8).
+// How a stream ended, beside its result, for who may open another (S8).
 struct StreamEnd {
   grpc::StatusCode code = grpc::StatusCode::OK;  // The server's or gRPC's, before the client put its own in its place.
   bool opened = false;
-  // The caller, the parent, the client's closing or the deadline ended it.
-  bool by_caller = false;
-  bool rejected = false;
   // What Classify said, where it was asked.
-  std::optional<Classification> classification;
+  bool retryable = false;
+  std::optional<Duration> retry_after;
   TimePoint opened_at{};
 };
 
-class StreamCore : public LiveCall {
+class StreamCore : public CallCore {
  public:
   // What gRPC is given with StartWrite().
   struct Write {
@@ -90,8 +79,6 @@ class StreamCore : public LiveCall {
   StreamStart StartWrite(Write write) noexcept;
   StreamStart StartWritesDone() noexcept;
 
-  void Cancel(CancelReason reason) noexcept final;
-
   // The headers of the stream; none before it has opened and after its end.
   const ServerMetadata& headers() const noexcept {
     static const ServerMetadata none;
@@ -105,11 +92,7 @@ class StreamCore : public LiveCall {
   // kOneResponse: a client stream, whose one answer is read without being asked for.
   enum class Reads : bool { kAsAsked, kOneResponse };
 
-  explicit StreamCore(Reads reads) noexcept
-      : reads_(reads), deadline_timer_(*this), wait_timer_(*this), status_timer_(*this), parent_listener_(*this) {
-    ResetReferences(1);
-    word_.Reset();
-  }
+  explicit StreamCore(Reads reads) noexcept : CallCore(Kind::kStream), reads_(reads), status_timer_(*this) { Renew(1); }
   ~StreamCore() = default;
 
   // gRPC's reactions.
@@ -117,25 +100,9 @@ class StreamCore : public LiveCall {
   void ReadEnded(bool ok) noexcept;
   void WriteEnded(bool ok) noexcept;
   void HalfCloseEnded(bool ok) noexcept;
-  void AttemptDone(const grpc::Status& status) noexcept;
+  using CallCore::AttemptDone;
 
  private:
-  class DeadlineTimer final : public Timer {
-   public:
-    explicit DeadlineTimer(StreamCore& stream) : stream_(stream) {}
-    void Fire() noexcept override;
-
-   private:
-    StreamCore& stream_;
-  };
-  class WaitTimer final : public Timer {
-   public:
-    explicit WaitTimer(StreamCore& stream) : stream_(stream) {}
-    void Fire() noexcept override;
-
-   private:
-    StreamCore& stream_;
-  };
   // The status has not come with the read's failure.
   class StatusTimer final : public Timer {
    public:
@@ -145,28 +112,6 @@ class StreamCore : public LiveCall {
    private:
     StreamCore& stream_;
   };
-  // What an injected fault does to the attempt that runs (F2). Made with the first one of a stream and kept: its timer may
-  // still be returning when the next attempt begins.
-  class Injected final : public Timer {
-   public:
-    explicit Injected(StreamCore& stream) : stream_(stream) {}
-    void Fire() noexcept override;
-
-    Duration delay{};
-    std::optional<grpc::Status> abort;
-
-   private:
-    StreamCore& stream_;
-  };
-  class ParentListener final : public CallScope::Listener {
-   public:
-    explicit ParentListener(StreamCore& stream) : stream_(stream) {}
-    void OnScopeEnded(CallScope::Ending ending) noexcept override;
-
-   private:
-    StreamCore& stream_;
-  };
-
   // Typed code. Prepare() binds gRPC's reactor to a new RPC, which Start...() and the holds then act on.
   virtual void Prepare(void* async, const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context) = 0;
   virtual void GrpcStartCall() = 0;
@@ -177,22 +122,13 @@ class StreamCore : public LiveCall {
   virtual void GrpcRemoveHold() = 0;
   virtual void TakeKept(void* message) = 0;  // Moves the library's own message into the user's.
 
-  // The steps of the driver; `here` says that this is a callback thread, where events may run.
-  void Admit(bool here) noexcept;
-  void StartAdmitted(CircuitTicket ticket, bool here) noexcept;
-  void DrawFault();
-  void LaunchDelayed() noexcept;
-  void LaunchIfCancelled() noexcept;
-  void Launch() noexcept;
-  void AttemptEndHere() noexcept;
+  void StartAttempt(void* async, const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context,
+                    bool further) final;
+  void AttemptEndHere() noexcept final;
+  void OnCancelling() noexcept final { DropKeptIfCancelled(); }
+  grpc::Status OwnStatus(CancelReason reason) const noexcept final;
+  void FinishHere() noexcept final;
   const char* ServerFault() const noexcept;
-  void PutOwnStatus(CancelReason reason) noexcept;
-  void WaitHere(Duration wait, TimePoint now) noexcept;
-  void EndCancelled(CancelReason reason, bool here) noexcept;
-  void End(EndReason reason, bool here) noexcept;
-  void FinishHere() noexcept;
-  void Settle(Outcome outcome) noexcept;
-  void Decided(RetryDecision decision) noexcept;
 
   // The reactions' parts.
   void TellOpened() noexcept;
@@ -208,30 +144,10 @@ class StreamCore : public LiveCall {
   void Tell(const char* name, Reaction reaction) noexcept;
 
   const Reads reads_;
-  ClientState* state_ = nullptr;
-  const MethodEntry* method_ = nullptr;
   StreamEvents* events_ = nullptr;
-  CallWord<> word_;
-  bool listed_ = false;
-  bool deadline_armed_ = false;
-  bool parent_attached_ = false;
   bool status_armed_ = false;
-  bool began_short_of_time_ = false;
-  CircuitTicket ticket_;
-  RetryLoop loop_;
-  BrokenAttempt broken_attempt_;
-  std::optional<grpc::ClientContext> own_context_;
-  std::unique_ptr<grpc::ClientContext> child_context_;
-  grpc::ClientContext* context_ = nullptr;
-  std::unique_ptr<AttemptObservation> observation_;
-  std::unique_ptr<Injected> injected_;  // Null: no attempt of it was struck.
-  CallOptions options_;
-  CallResult result_;
   StreamEnd end_;
-  DeadlineTimer deadline_timer_;
-  WaitTimer wait_timer_;
   StatusTimer status_timer_;
-  ParentListener parent_listener_;
 
   // kOpening: OnOpened() runs; a read that ends meanwhile waits for it.
   enum class Opening : std::uint8_t { kNotYet, kOpening, kOpened };

@@ -18,9 +18,9 @@
 #include "penstock/client/detail/call_word.h"
 #include "penstock/client/detail/live_call.h"
 #include "penstock/client/detail/method_entry.h"
+#include "penstock/client/detail/parent_link.h"
 #include "penstock/client/detail/stream_core.h"
 #include "penstock/core/timer_queue.h"
-#include "penstock/runtime/call_scope.h"
 
 namespace penstock::inline v0 {
 
@@ -67,14 +67,6 @@ class SubscriptionCore : public LiveCall, private StreamEvents {
    private:
     SubscriptionCore& subscription_;
   };
-  class ParentListener final : public CallScope::Listener {
-   public:
-    explicit ParentListener(SubscriptionCore& subscription) : subscription_(subscription) {}
-    void OnScopeEnded(CallScope::Ending ending) noexcept override;
-
-   private:
-    SubscriptionCore& subscription_;
-  };
 
   // Typed code. What the hooks throw comes out of them.
   virtual StreamCore* MakeStream() = 0;
@@ -114,16 +106,14 @@ class SubscriptionCore : public LiveCall, private StreamEvents {
   ClientState* state_ = nullptr;
   const MethodInfo* method_ = nullptr;
   CallWord<> word_;
-  bool listed_ = false;
-  bool parent_attached_ = false;
   bool delivered_ = false;  // The stream that runs, or has just ended.
   bool slot_ = false;
   CallOptions options_;
   CallResult result_;
   StreamEnd end_;
   std::unique_ptr<Reopening> reopening_;
+  ParentLink parent_;
   WaitTimer wait_timer_;
-  ParentListener parent_listener_;
 
   std::mutex mutex_;
   // All under mutex_:

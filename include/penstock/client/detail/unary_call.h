@@ -47,7 +47,7 @@ class CallbackCall final : public UnaryCore {
  private:
   static constexpr std::uint32_t kCallAndHandle = 2;
 
-  void StartAttempt(void* async, grpc::ClientContext* context, bool further) override {
+  void StartAttempt(void* async, const std::shared_ptr<grpc::Channel>&, grpc::ClientContext* context, bool further) override {
     if (further) response_ = Response();
     (static_cast<typename Method::Async*>(async)->*method_.start)(
         context, &request_, &response_, [this](grpc::Status status) { AttemptDone(std::move(status)); });

@@ -89,6 +89,7 @@ class ReactorBase {
 
   bool Enter(std::uint32_t flag, std::uint32_t unless) noexcept { return word_.Enter(flag, unless); }
   bool Claim(std::uint32_t unless = 0) noexcept { return word_.Claim(unless); }
+  void Set(std::uint32_t flag) noexcept { word_.Set(flag); }
   void Clear(std::uint32_t flag) noexcept { word_.Clear(flag); }
   bool Has(std::uint32_t flag) const noexcept { return word_.Has(flag); }
   // Lets go of a hold, and finishes the call where that falls to it.
@@ -105,11 +106,6 @@ class ReactorBase {
     } catch (...) {
       Finish(StatusOfException(call_, where));
     }
-  }
-
-  void WriteDone() noexcept {
-    if (!Has(kWritten)) word_.Set(kWritten);
-    Clear(kWriting);
   }
 
   void HandleCancel() noexcept;

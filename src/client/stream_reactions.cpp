@@ -1,0 +1,213 @@
+#include "penstock/client/detail/stream_core.h"
+
+#include <utility>
+
+#include "client/client_state.h"
+#include "client/user_code.h"
+
+// What gRPC reports of a stream, and what the user hears of it.
+
+namespace penstock::inline v0::detail {
+
+namespace {
+
+// How long the status may stay out once a read has failed on an open stream. It comes with the failure, unless the read failed
+// because its message could not be parsed: gRPC leaves such a stream open.
+constexpr Duration kStatusPatience = std::chrono::seconds(5);
+
+}  // namespace
+
+template <class Reaction>
+void StreamCore::Tell(const char* name, Reaction reaction) noexcept {
+  std::string thrown = RunUserCode(name, reaction);
+  if (thrown.empty()) [[likely]] return;
+  state_->ReportFault(method_->info->path, thrown);
+  {
+    std::lock_guard lock(mutex_);
+    if (thrown_.empty()) thrown_ = std::move(thrown);
+  }
+  Cancel(CancelReason::kCaller);
+}
+
+void StreamCore::HeadersArrived(bool ok) noexcept {
+  if (!ok) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (opening_ != Opening::kNotYet) return;
+    opening_ = Opening::kOpening;
+  }
+  TellOpened();
+  std::optional<bool> read;
+  bool ended = false;
+  {
+    std::lock_guard lock(mutex_);
+    opening_ = Opening::kOpened;
+    read = std::exchange(read_meanwhile_, std::nullopt);
+    ended = !live_;
+  }
+  if (read) return ReadEndedInOrder(*read);
+  if (ended) AwaitStatus();
+}
+
+void StreamCore::ReadEnded(bool ok) noexcept {
+  bool opens = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (opening_ == Opening::kOpening) {
+      read_meanwhile_ = ok;
+      return;
+    }
+    opens = ok && opening_ == Opening::kNotYet;
+    if (opens) opening_ = Opening::kOpening;
+  }
+  if (opens) {
+    TellOpened();
+    std::lock_guard lock(mutex_);
+    opening_ = Opening::kOpened;
+  }
+  ReadEndedInOrder(ok);
+}
+
+void StreamCore::TellOpened() noexcept {
+  end_.opened = true;
+  end_.opened_at = state_->clock().Now();
+  // S6: a probe has proved itself; it does not wait for the stream's end.
+  if (ticket_.held() && ticket_.is_probe()) state_->Settle(ticket_, Outcome::kSuccess, observation_.get());
+  state_->broken_connections().Ended(broken_attempt_, *context_);
+  state_->budget().OnSuccess();
+  state_->NoteConnection(*context_);
+  Decided(RetryDecision::kSucceeded);
+  Tell("OnOpened", [this] { events_->OnOpened(); });
+}
+
+void StreamCore::ReadEndedInOrder(bool ok) noexcept {
+  if (!ok) return NoMoreReads();
+  if (reads_ == Reads::kOneResponse) {
+    bool surplus = false;
+    {
+      std::lock_guard lock(mutex_);
+      surplus = ++responses_ > 1;
+    }
+    // A server may answer once; what it sends more must not keep the stream open.
+    if (surplus) Cancel(CancelReason::kCaller);
+    return GrpcRead(nullptr);
+  }
+  ReadSide::OnArrival what;
+  bool in_place = false;
+  {
+    std::lock_guard lock(mutex_);
+    what = read_.Arrived();
+    in_place = posted_message_ != nullptr;
+  }
+  if (what == ReadSide::OnArrival::kKeep) return DropKeptIfCancelled();
+  if (!in_place) TakeKept(user_message_);
+  TellRead();
+}
+
+void StreamCore::NoMoreReads() noexcept {
+  bool opened = false;
+  bool tell = false;
+  {
+    std::lock_guard lock(mutex_);
+    live_ = false;
+    // Before the opening it is not known yet whether the user has to hear of it (S2).
+    opened = opening_ == Opening::kOpened;
+    if (opened) tell = read_.Ended();
+  }
+  if (opened) AwaitStatus();
+  if (tell) Tell("OnReadDone", [this] { events_->OnReadDone(false); });
+  GrpcRemoveHold();
+}
+
+void StreamCore::AwaitStatus() noexcept {
+  AddReference();  // The timer's.
+  status_armed_ = true;
+  state_->time().Arm(status_timer_, SaturatingAdd(state_->clock().Now(), kStatusPatience));
+}
+
+void StreamCore::TellRead() noexcept {
+  Tell("OnReadDone", [this] { events_->OnReadDone(true); });
+  void* into = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    into = posted_message_ = read_.Told() ? user_message_ : nullptr;
+  }
+  // In a reaction, or in a hop while nothing is read and so the hold stands.
+  GrpcRead(into);
+}
+
+void StreamCore::TellKept() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    read_.Hopped();
+  }
+  TakeKept(user_message_);
+  TellRead();
+}
+
+void StreamCore::DropKeptIfCancelled() noexcept {
+  if (word_.reason() == CancelReason::kNone) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (!read_.Drop()) return;
+    posted_message_ = nullptr;
+  }
+  GrpcRead(nullptr);
+}
+
+void StreamCore::WriteEnded(bool ok) noexcept {
+  bool tell = false;
+  bool half_close = false;
+  {
+    std::lock_guard lock(mutex_);
+    written_ = written_ || ok;
+    tell = write_.Written(ok, opening_ != Opening::kNotYet);
+    half_close = live_ && write_.IssueHalfClose();
+  }
+  if (half_close) GrpcWritesDone();
+  if (tell) Tell("OnWriteDone", [&] { events_->OnWriteDone(ok); });
+}
+
+void StreamCore::HalfCloseEnded(bool ok) noexcept {
+  bool tell = false;
+  {
+    std::lock_guard lock(mutex_);
+    written_ = written_ || ok;
+    tell = write_.HalfClosed(ok, opening_ != Opening::kNotYet);
+  }
+  if (tell) Tell("OnWritesDoneDone", [&] { events_->OnWritesDoneDone(ok); });
+}
+
+void StreamCore::StatusTimer::Fire() noexcept {
+  StreamCore& stream = stream_;
+  {
+    std::lock_guard lock(stream.mutex_);
+    stream.unreadable_ = true;
+  }
+  stream.Cancel(CancelReason::kCaller);
+  stream.Release();
+}
+
+// Its end.
+
+void StreamCore::FinishHere() noexcept {
+  const std::uint32_t shard = Conclude();
+  if (end_.opened) result_.reached = Reached::kResponded;
+  if (status_armed_ && state_->time().Disarm(status_timer_)) DropReference();
+
+  bool read = false;
+  WriteSide::Untold untold;
+  {
+    std::lock_guard lock(mutex_);
+    read = read_.Ended();
+    untold = write_.Ended();
+  }
+  if (read) Tell("OnReadDone", [this] { events_->OnReadDone(false); });
+  if (untold.write) Tell("OnWriteDone", [this] { events_->OnWriteDone(false); });
+  if (untold.half_close) Tell("OnWritesDoneDone", [this] { events_->OnWritesDoneDone(false); });
+
+  Tell("OnDone", [this] { events_->OnDone(result_); });
+  Completed(shard);
+}
+
+}  // namespace penstock::inline v0::detail
