@@ -31,7 +31,7 @@ class BrokenConnections {
       : marks_({.reconnect_first = settings.reconnect_first,
                 .reconnect_highest = settings.reconnect_highest,
                 .late_answers = CallbackThreads() - 1,
-                .is_transport_text = &IsTransportText,
+                .text_of = &TransportTextOf,
                 .counted_late = std::move(counted_late)}) {}
 
   void Began(BrokenAttempt& attempt) noexcept { attempt.began = marks_.Begin(); }

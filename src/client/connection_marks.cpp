@@ -100,7 +100,7 @@ void ConnectionMarks::Withdrawn() {
 }
 
 void ConnectionMarks::AnsweredOn(Mark& mark, std::uint64_t began, Tickets& counted) {
-  if (EpochOf(began) < mark.first && ++mark.answered <= settings_.late_answers) return;
+  if (EpochOf(began) < mark.first && (mark.text == TransportText::kGoaway || ++mark.answered <= settings_.late_answers)) return;
   MoveAll(mark.held, counted);
   MoveAll(mark.late, counted);
   Erase(mark);
@@ -119,7 +119,9 @@ ConnectionMarks::Fate ConnectionMarks::Broke(std::uint64_t began, const Connecti
     } else if (has_metadata) {
       if (mark != nullptr) AnsweredOn(*mark, began, counted);
     } else if (mark == nullptr) {
-      fate = MarkNow(connection, message, ignored);
+      Mark* const made = MarkNow(connection, message, ignored);
+      const bool leaving = made != nullptr && made->text == TransportText::kGoaway;
+      fate = leaving ? Hold(ticket, made->held) : Fate::kCounts;
     } else {
       fate = BrokeAgain(*mark, began, message, ticket, counted, ignored);
     }
@@ -129,6 +131,13 @@ ConnectionMarks::Fate ConnectionMarks::Broke(std::uint64_t began, const Connecti
   if (ticket.held() && ticket.is_probe()) fate = Fate::kCounts;
   Settle(counted, ignored);
   return fate;
+}
+
+ConnectionMarks::Fate ConnectionMarks::Hold(CircuitTicket& ticket, Tickets& held) {
+  if (ticket.is_probe()) return Fate::kCounts;
+  if (held.size() >= kMostHeld) return Fate::kIgnored;
+  held.push_back(std::move(ticket));
+  return Fate::kHeld;
 }
 
 ConnectionMarks::Fate ConnectionMarks::BrokeUnpicked(std::uint64_t began, Tickets& ignored) {
@@ -145,46 +154,43 @@ ConnectionMarks::Fate ConnectionMarks::BrokeUnpicked(std::uint64_t began, Ticket
 
 ConnectionMarks::Fate ConnectionMarks::BrokeAgain(Mark& mark, std::uint64_t began, std::string_view message,
                                                   CircuitTicket& ticket, Tickets& counted, Tickets& ignored) {
-  const bool transport_text = settings_.is_transport_text(message);
-  const bool alike = message == mark.message || (transport_text && mark.transport_text);
-  const bool probe = ticket.is_probe();
+  const TransportText text = settings_.text_of(message);
+  const bool transport_text = text != TransportText::kNone;
+  const bool alike = message == mark.message || (transport_text && mark.text != TransportText::kNone);
   const std::uint64_t epoch = EpochOf(began);
   if (epoch < mark.epoch) {
     if (!alike) {
       AnsweredOn(mark, began, counted);
       return Fate::kCounts;
     }
-    if (probe || mark.held.size() >= kMostHeld) return probe ? Fate::kCounts : Fate::kIgnored;
-    mark.held.push_back(std::move(ticket));
-    return Fate::kHeld;
+    return Hold(ticket, mark.held);
   }
-  if (transport_text && !probe && (mark.late_epoch == 0 || epoch < mark.late_epoch)) {
+  if (transport_text && !ticket.is_probe() && (mark.late_epoch == 0 || epoch < mark.late_epoch)) {
     if (mark.late_epoch == 0) {
       mark.late_epoch = NextEpoch();
       mark.late_since = settings_.clock->Now();
       if (mark.late_epoch == 0) return Fate::kCounts;
     }
-    if (mark.late.size() >= kMostHeld) return Fate::kIgnored;
-    mark.late.push_back(std::move(ticket));
-    return Fate::kHeld;
+    return Hold(ticket, mark.late);
   }
   // The connection still takes attempts, and refuses them: marked anew.
   MoveAll(mark.late, counted);
   const Connection connection = mark.connection;
   if (mark.dead) {
     Erase(mark);
-    return MarkNow(connection, message, ignored);
+    MarkNow(connection, message, ignored);
+    return Fate::kCounts;
   }
   mark.late_epoch = 0;
   if (const std::uint64_t next = NextEpoch()) {
     mark.epoch = next;
     mark.message = message;
-    mark.transport_text = transport_text;
+    mark.text = text;
   }
   return Fate::kCounts;
 }
 
-ConnectionMarks::Fate ConnectionMarks::MarkNow(const Connection& connection, std::string_view message,
+ConnectionMarks::Mark* ConnectionMarks::MarkNow(const Connection& connection, std::string_view message,
                                                Tickets& ignored) {
   if (marks_.size() >= kMostMarks) {
     MoveAll(marks_.front().held, ignored);
@@ -194,14 +200,13 @@ ConnectionMarks::Fate ConnectionMarks::MarkNow(const Connection& connection, std
   // seq_cst: see End().
   watching_.store(true, std::memory_order_seq_cst);
   const std::uint64_t epoch = NextEpoch();
-  if (epoch == 0) return Fate::kCounts;
+  if (epoch == 0) return nullptr;
   Mark mark;
   mark.connection = connection;
   mark.message = message;
-  mark.transport_text = settings_.is_transport_text(message);
+  mark.text = settings_.text_of(message);
   mark.first = mark.epoch = epoch;
-  marks_.push_back(std::move(mark));
-  return Fate::kCounts;
+  return &marks_.emplace_back(std::move(mark));
 }
 
 void ConnectionMarks::Review(Tickets& ignored) {

@@ -18,6 +18,10 @@
 // whether the connection still fails attempts that began after even those (a server that relays such messages does; a
 // dead one is not picked again), or for a second.
 //
+// A connection that is going away fails what meets its GOAWAY and answers what is under way: that says nothing of the
+// dependency. So the first such failure, known by gRPC's own text, is held as well, and answers to attempts from before the
+// mark count for nothing; a server that sends that text itself is found out as one that relays the others is.
+//
 // Attempts for which no connection was picked fail with what the last connect failed with, as long as gRPC waits before
 // the next. One is counted for each such wait, which is reckoned here by gRPC's own rule (first, times 1.6 up to the
 // highest, each varied by a fifth; taken at its shortest).
@@ -42,6 +46,7 @@
 
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/clock.h"
+#include "runtime/transport_text.h"
 
 namespace penstock::inline v0::detail {
 
@@ -54,8 +59,8 @@ class ConnectionMarks {
     // How many answers may be told after their connection's break was: one less than gRPC has callback threads.
     std::uint32_t late_answers = 1;
     const Clock* clock = &SteadyClock();
-    // Whether this is a message of gRPC's own for a broken transport.
-    bool (*is_transport_text)(std::string_view message) noexcept = [](std::string_view) noexcept { return false; };
+    // Which message of gRPC's own this is, if any.
+    TransportText (*text_of)(std::string_view message) noexcept = [](std::string_view) noexcept { return TransportText::kNone; };
     // Called without any lock for each held ticket that was settled as a failure after all.
     std::function<void()> counted_late = [] {};
   };
@@ -110,7 +115,7 @@ class ConnectionMarks {
   struct Mark {
     Connection connection;
     std::string message;
-    bool transport_text = false;
+    TransportText text = TransportText::kNone;
     std::uint64_t first = 0;       // the epoch that began with the first mark
     std::uint64_t epoch = 0;       // ... with the latest; those from before are waited for
     bool dead = false;             // all of them have ended
@@ -137,7 +142,9 @@ class ConnectionMarks {
   Fate BrokeUnpicked(std::uint64_t began, Tickets& ignored);
   Fate BrokeAgain(Mark& mark, std::uint64_t began, std::string_view message, CircuitTicket& ticket, Tickets& counted,
                   Tickets& ignored);
-  Fate MarkNow(const Connection& connection, std::string_view message, Tickets& ignored);
+  // Null where attempts cannot be told apart any more.
+  Mark* MarkNow(const Connection& connection, std::string_view message, Tickets& ignored);
+  static Fate Hold(CircuitTicket& ticket, Tickets& held);
   void AnsweredOn(Mark& mark, std::uint64_t began, Tickets& counted);
   void Review(Tickets& ignored);
   void Settle(Tickets& counted, Tickets& ignored) noexcept;

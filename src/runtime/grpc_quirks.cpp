@@ -130,7 +130,8 @@ const void* ConnectionOf(const grpc::AuthContext& auth_context) {
   return values.empty() ? nullptr : values.front().data();
 }
 
-bool IsTransportText(std::string_view message) noexcept {
+TransportText TransportTextOf(std::string_view message) noexcept {
+  if (message == "GOAWAY received") return TransportText::kGoaway;
   constexpr std::string_view kBeginnings[] = {"Socket closed",
                                               "Broken pipe",
                                               "Transport closed",
@@ -143,8 +144,9 @@ bool IsTransportText(std::string_view message) noexcept {
                                               "failed to connect to all addresses",
                                               "connections to all backends failing",
                                               "empty address list"};
-  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
-                     [message](std::string_view beginning) { return message.starts_with(beginning); });
+  const bool broken = std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                                  [message](std::string_view beginning) { return message.starts_with(beginning); });
+  return broken ? TransportText::kBroken : TransportText::kNone;
 }
 
 unsigned CallbackThreads() noexcept { return std::clamp(gpr_cpu_num_cores() / 2, 2U, 16U); }

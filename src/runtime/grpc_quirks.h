@@ -12,6 +12,8 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/transport_text.h"
+
 namespace penstock::inline v0::detail {
 
 // A channel that can never connect; one for the process, never destroyed, with one callback call made on it before this
@@ -49,10 +51,12 @@ std::optional<int> ServerConnections(long channelz_id);
 // Tried: 1.51.1. Without it: failures cannot be told apart by connection, and each counts.
 const void* ConnectionOf(const grpc::AuthContext& auth_context);
 
-// Whether this is a message of gRPC's own for a connection that broke, or could not be made.
-// Tried: 1.51.1, with peers that were killed, reset or never there, with and without transparent retries. Tested:
-// killed_pods_test. Without it: an attempt that runs into a connection just broken counts as a failure of its own.
-bool IsTransportText(std::string_view message) noexcept;
+// Whether this is a message of gRPC's own for a connection that broke or could not be made, or for a call that met a GOAWAY
+// before any of it was sent.
+// Tried: 1.51.1, with peers that were killed, reset, leaving or never there, with and without transparent retries. Tested:
+// killed_pods_test, bench_rollout_calls. Without it: an attempt that runs into a connection just broken, or that meets a
+// GOAWAY, counts as a failure of its own.
+TransportText TransportTextOf(std::string_view message) noexcept;
 
 // How many threads run the callbacks of the process. Tried: 1.51.1 (half the processors, 2 to 16). Without it: a kill is
 // now and then taken for a server that refuses.

@@ -193,6 +193,7 @@ TEST_CASE("L7: a GOAWAY that does not cover the call is retried by gRPC, or wher
     const auto waited = client.CallAndWait(kRepeatable, Request(""), {.timeout = 20s});
     CHECK(waited.ok());
     CHECK(waited.result.attempts == 2);
+    CHECK(client.circuit_totals().failures == 0);
   }
 }
 

@@ -19,8 +19,9 @@ struct StoppedClock final : Clock {
   TimePoint now{1h};
 };
 
-bool IsSocketClosed(std::string_view message) noexcept {
-  return message == "Socket closed" || message == "Broken pipe";
+TransportText TextOf(std::string_view message) noexcept {
+  if (message == "GOAWAY received") return TransportText::kGoaway;
+  return message == "Socket closed" || message == "Broken pipe" ? TransportText::kBroken : TransportText::kNone;
 }
 
 // A breaker that counts and never opens, and marks with two callback threads.
@@ -28,7 +29,7 @@ struct Bench {
   explicit Bench(std::uint32_t late_answers = 1)
       : marks({.late_answers = late_answers,
                .clock = &clock,
-               .is_transport_text = &IsSocketClosed,
+               .text_of = &TextOf,
                .counted_late = [this] { ++counted_late; }}) {
     auto created = CircuitBreaker::Create({.trip = [](const Counts&) { return false; }});
     REQUIRE(created.ok());
@@ -155,6 +156,39 @@ TEST_CASE("C10: what other connections do is not held against this one, nor for 
   bench.Cancel(attempts[5]);
   CHECK(bench.marks.held() == 0);
   CHECK(bench.failures() == 2);
+}
+
+TEST_CASE("C10, S7: attempts that meet a GOAWAY count nothing, however many others the leaving connection still answers") {
+  Bench bench;
+  auto attempts = bench.Begin(64);
+  for (int n = 0; n < 10; ++n) CHECK(bench.Fail(attempts[n], kOne, "GOAWAY received") == Fate::kHeld);
+  auto elsewhere = bench.Begin();
+  bench.Succeed(elsewhere, kTwo);
+  for (int n = 10; n < 63; ++n) bench.Succeed(attempts[n], kOne);
+  CHECK(bench.marks.held() == 10);
+  SUBCASE("and the last of them is answered") { bench.Succeed(attempts[63], kOne); }
+  SUBCASE("and breaks with the connection") { CHECK(bench.Fail(attempts[63], kOne, "Socket closed") == Fate::kHeld); }
+  CHECK(bench.marks.held() == 0);
+  CHECK(bench.failures() == 0);
+}
+
+TEST_CASE("C10: a server that sends gRPC's word for a GOAWAY itself is counted") {
+  Bench bench;
+  SUBCASE("one attempt at a time") {
+    for (int n = 0; n < 20; ++n) {
+      auto attempt = bench.Begin();
+      bench.Fail(attempt, kOne, "GOAWAY received");
+    }
+    CHECK(bench.failures() >= 9);
+  }
+  SUBCASE("of every second attempt, 64 at a time") {
+    for (int round = 0; round < 4; ++round) {
+      auto attempts = bench.Begin(64);
+      for (int n = 0; n < 64; n += 2) bench.Fail(attempts[n], kOne, "GOAWAY received");
+      for (int n = 1; n < 64; n += 2) bench.Succeed(attempts[n], kOne);
+    }
+    CHECK(bench.failures() >= 32);
+  }
 }
 
 TEST_CASE("C10: one attempt at a time against a server that refuses, each counts") {
