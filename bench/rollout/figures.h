@@ -26,6 +26,7 @@ class Counter {
 };
 
 struct Figures {
+  Counter unary_begun;
   Counter unary_calls;     // ended
   Counter unary_failed;    // of them, with a status that is not OK, rejections not counted
   Counter unary_rejected;  // of them, by the breaker

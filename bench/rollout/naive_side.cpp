@@ -167,11 +167,9 @@ class NaivePod final : public penstock::testing::Pod {
 
 class NaiveCaller final : public Caller {
  public:
-  NaiveCaller(const std::string& address, Figures& figures)
+  NaiveCaller(const std::string& address, bool breaker, Figures& figures)
       : figures_(figures),
-        breaker_(std::move(*penstock::CircuitBreaker::Create({.observer = [&figures](const penstock::CircuitTransition& change) {
-          if (change.to == penstock::CircuitState::kOpen) figures.breaker_opened.Add();
-        }}))),
+        breaker_(MakeBreaker(breaker, figures)),
         stub_(Ledger::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
   ~NaiveCaller() override { Stop(); }
 
@@ -230,6 +228,15 @@ class NaiveCaller final : public Caller {
   }
 
  private:
+  static std::unique_ptr<penstock::CircuitBreaker> MakeBreaker(bool on, Figures& figures) {
+    penstock::CircuitBreakerSettings settings;
+    settings.observer = [&figures](const penstock::CircuitTransition& change) {
+      if (change.to == penstock::CircuitState::kOpen) figures.breaker_opened.Add();
+    };
+    if (!on) settings.trip = [](const penstock::Counts&) { return false; };
+    return std::move(*penstock::CircuitBreaker::Create(std::move(settings)));
+  }
+
   struct OneCall {
     penstock::CircuitTicket ticket;
     grpc::ClientContext context{};
@@ -325,8 +332,8 @@ penstock::Result<std::unique_ptr<penstock::testing::Pod>> MakeNaivePod(Store& st
   return penstock::Result<std::unique_ptr<penstock::testing::Pod>>(std::move(pod));
 }
 
-std::unique_ptr<Caller> MakeNaiveCaller(const std::string& address, Figures& figures) {
-  return std::make_unique<NaiveCaller>(address, figures);
+std::unique_ptr<Caller> MakeNaiveCaller(const std::string& address, bool breaker, Figures& figures) {
+  return std::make_unique<NaiveCaller>(address, breaker, figures);
 }
 
 }  // namespace rollout

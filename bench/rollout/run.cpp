@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <cstdio>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "penstock/testing/frame_log.h"
 
@@ -103,7 +105,10 @@ std::jthread StartLoad(const Options& options, Figures& figures, Caller& caller)
           options.calls > 0
               ? static_cast<std::uint64_t>(figures.unary_calls.get() + kOutstanding)
               : static_cast<std::uint64_t>(std::chrono::duration<double>(SteadyClock::now() - began).count() * options.qps);
-      while (number < due) caller.Call(++number);
+      while (number < due) {
+        figures.unary_begun.Add();
+        caller.Call(++number);
+      }
       std::this_thread::sleep_for(options.calls > 0 ? 100us : 1000us);
     }
   });
@@ -157,6 +162,8 @@ Outcome Run(const Side& side, const Options& options, const std::function<bool()
     }
     going = going && WaitFor(1s, interrupted);
   }
+  // What is under way ends by itself: Stop() would cancel it.
+  going = going && WaitFor(30s, interrupted, [&] { return figures.unary_calls.get() == figures.unary_begun.get(); });
   outcome.streams_lost = std::max(figures.streams_lost.get(), options.streams - figures.streams_open.get());
   caller->Stop();
 
@@ -191,14 +198,27 @@ std::string Outcome::Verdict() const {
                             Plural(landed_on_old, "was", "were"), Plural(breaker_opened, "time", "times"));
 }
 
-std::string Outcome::Json() const {
-  return fmt::format(
-      "{{\n  \"pods\": {},\n  \"streams\": {},\n  \"replacements\": {},\n  \"unary_calls\": {},\n  \"unary_failed\": {},\n"
-      "  \"unary_rejected\": {},\n  \"streams_lost\": {},\n  \"streams_reopened\": {},\n  \"landed_on_old\": {},\n"
-      "  \"breaker_opened\": {},\n  \"goaway_before_trailers\": {},\n  \"connections\": {},\n  \"p50_us\": {:.1f},\n"
-      "  \"p99_us\": {:.1f}\n}}\n",
-      options.pods, options.streams, replacements, unary_calls, unary_failed, unary_rejected, streams_lost, streams_reopened,
-      landed_on_old, breaker_opened, goaway_before_trailers, connections, p50_us, p99_us);
+std::string Outcome::Json(const Outcome* naive) const {
+  const auto figures = [](const Outcome& of, const char* indent) {
+    const std::vector<std::pair<const char*, std::int64_t>> counts = {{"pods", of.options.pods},
+                                                                      {"streams", of.options.streams},
+                                                                      {"replacements", of.replacements},
+                                                                      {"unary_calls", of.unary_calls},
+                                                                      {"unary_failed", of.unary_failed},
+                                                                      {"unary_rejected", of.unary_rejected},
+                                                                      {"streams_lost", of.streams_lost},
+                                                                      {"streams_reopened", of.streams_reopened},
+                                                                      {"landed_on_old", of.landed_on_old},
+                                                                      {"breaker_opened", of.breaker_opened},
+                                                                      {"goaway_before_trailers", of.goaway_before_trailers},
+                                                                      {"connections", of.connections}};
+    std::string text;
+    for (const auto& [name, value] : counts) text += fmt::format("{}\"{}\": {},\n", indent, name, value);
+    return text + fmt::format("{}\"p50_us\": {:.1f},\n{}\"p99_us\": {:.1f}", indent, of.p50_us, indent, of.p99_us);
+  };
+  std::string text = "{\n" + figures(*this, "  ");
+  if (naive != nullptr) text += ",\n  \"naive\": {\n" + figures(*naive, "    ") + "\n  }";
+  return text + "\n}\n";
 }
 
 }  // namespace rollout

@@ -48,7 +48,8 @@ struct Outcome {
            breaker_opened == 0;
   }
   std::string Verdict() const;
-  std::string Json() const;
+  // With the figures of the other side, where it ran too, under "naive".
+  std::string Json(const Outcome* naive) const;
 };
 
 // `interrupted` is asked often; when it says so, the run ends early and in order.

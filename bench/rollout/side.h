@@ -31,6 +31,7 @@ penstock::Result<std::unique_ptr<penstock::testing::Pod>> MakePenstockPod(Store&
 std::unique_ptr<Caller> MakePenstockCaller(const std::string& address, int connections, Figures& figures);
 
 penstock::Result<std::unique_ptr<penstock::testing::Pod>> MakeNaivePod(Store& store, Figures& figures);
-std::unique_ptr<Caller> MakeNaiveCaller(const std::string& address, Figures& figures);
+// Without a breaker, no call is turned away and no stream given up.
+std::unique_ptr<Caller> MakeNaiveCaller(const std::string& address, bool breaker, Figures& figures);
 
 }  // namespace rollout
