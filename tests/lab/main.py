@@ -30,7 +30,7 @@ def main():
     from harness.processes import Processes
 
     parser = argparse.ArgumentParser(prog="tests/lab/run")
-    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--build", type=lambda text: pathlib.Path(text).resolve())
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--results", type=pathlib.Path)
@@ -84,4 +84,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\ninterrupted: everything that was started is gone", file=sys.stderr)
+        sys.exit(130)

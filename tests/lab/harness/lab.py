@@ -1,5 +1,6 @@
 """What an experiment works with: peers to start, things to do at once, rows to tell."""
 import concurrent.futures
+import contextlib
 import itertools
 import threading
 import time
@@ -65,10 +66,14 @@ class Lab:
         """A peer. flags: permit_ping_ms=5000 becomes --permit-ping-ms 5000."""
         return Peer(language, self._launch(language, name or language, flags), self.generated)
 
+    def start_many(self, wanted):
+        """A peer for each (language, flags), all at once."""
+        processes = [(language, self._launch(language, language, flags)) for language, flags in wanted]
+        return self.together([lambda one=one: Peer(*one, self.generated) for one in processes])
+
     def start_all(self, **flags):
         """A peer of each language that is there, by name."""
-        processes = {name: self._launch(name, name, flags) for name in self.languages}
-        return dict(zip(processes, self.together([lambda name=name: Peer(name, processes[name], self.generated) for name in processes])))
+        return dict(zip(self.languages, self.start_many([(name, flags) for name in self.languages])))
 
     def _launch(self, language, name, flags):
         made = self.languages[language]
@@ -78,9 +83,20 @@ class Lab:
     def stop(self, *peers):
         self.processes.stop([peer.process for peer in peers])
 
+    @contextlib.contextmanager
+    def threads(self, count):
+        """A pool, which has ended all of its work at the end. ^C ends the peers first, so that nothing waits for them."""
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            try:
+                yield pool
+            except (KeyboardInterrupt, SystemExit):
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.processes.stop(list(self.processes.all))
+                raise
+
     def together(self, functions, at_once=32):
         """Their results, in their order; the first exception is raised after all have ended."""
-        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        with self.threads(at_once) as pool:
             return [future.result() for future in [pool.submit(function) for function in functions]]
 
     def row(self, case, expected, seen, detail=""):

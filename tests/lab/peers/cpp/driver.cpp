@@ -11,7 +11,10 @@ class DriverServer::Service final : public v1::Driver::Service {
  public:
   Service(const Memory& memory, std::function<CallEnd(const v1::Task&)> call) : memory_(memory), call_(std::move(call)) {}
 
-  grpc::Status Run(grpc::ServerContext*, const v1::Task* task, v1::Outcome* outcome) override {
+  grpc::Status Run(grpc::ServerContext*, const v1::Task* told, v1::Outcome* outcome) override {
+    v1::Task filled = *told;
+    filled.mutable_work()->set_payload(std::string(static_cast<std::size_t>(told->request_bytes()), 'x'));
+    const v1::Task* const task = &filled;
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(task->duration_ms());
     const auto more = [&](int made) {
       return task->duration_ms() > 0 ? std::chrono::steady_clock::now() < until : made < std::max(1, task->calls());

@@ -1,6 +1,5 @@
 // The lab's peer on penstock: its server and its client.
 
-#include <cctype>
 #include <condition_variable>
 #include <cstdio>
 #include <memory>
@@ -20,11 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
-std::string HeaderOf(const grpc::CallbackServerContext& context, const char* key) {
-  const auto found = context.client_metadata().find(key);
-  return found != context.client_metadata().end() ? std::string(found->second.data(), found->second.size()) : std::string();
-}
-
 class Watcher final : public ServerWriteReactor<v1::Answer> {
  public:
   Watcher(Memory& memory, const v1::Work& work, int before, std::string server)
@@ -38,13 +32,14 @@ class Watcher final : public ServerWriteReactor<v1::Answer> {
 
  private:
   void Send() {
+    if (work_.headers_first()) std::this_thread::sleep_for(milliseconds(work_.interval_ms()));
     const auto write = [this](int i) {
       std::unique_lock lock(mutex_);
       message_.set_number(i);
       writing_ = true;
       if (StartWrite(&message_)) written_.wait(lock, [this] { return !writing_; });
       lock.unlock();
-      std::this_thread::sleep_for(milliseconds(work_.interval_ms()));
+      if (i + 1 < work_.messages()) std::this_thread::sleep_for(milliseconds(work_.interval_ms()));
     };
     if (TakeSteps(memory_, work_, work_.messages(), [this] { return context()->IsCancelled(); }, write)) Finish(end_);
   }
@@ -91,6 +86,7 @@ class Clients {
     if (channel.has_retry()) {
       settings.max_attempts = static_cast<std::uint32_t>(channel.retry().max_attempts());
       settings.backoff_base = milliseconds(channel.retry().initial_backoff_ms());
+      settings.backoff_max = settings.backoff_base;
     }
     auto client = Client::Create(std::move(settings));
     if (!client.ok()) {
@@ -112,7 +108,7 @@ class LabService final : public Service<v1::Lab> {
   grpc::ServerUnaryReactor* Do(grpc::CallbackServerContext* context, const v1::Work* work, v1::Answer* answer) override {
     if (!work->next().empty()) return Relay(context, work, answer);
     return HandleOn(pool_, context, [=, this] {
-      const int before = Begin(memory_, *work, HeaderOf(*context, "grpc-previous-rpc-attempts"));
+      const int before = Begin(memory_, *work, *context);
       // C++ has one plain error, the exception.
       if (work->fault() != v1::Work::NO_FAULT) throw std::runtime_error("a secret of the handler's");
       return DoWork(memory_, *work, before, name_, [=] { return context->IsCancelled(); }, *answer);
@@ -138,7 +134,7 @@ class LabService final : public Service<v1::Lab> {
   }
 
   grpc::ServerWriteReactor<v1::Answer>* Watch(grpc::CallbackServerContext* context, const v1::Work* work) override {
-    const int before = Begin(memory_, *work, HeaderOf(*context, "grpc-previous-rpc-attempts"));
+    const int before = Begin(memory_, *work, *context);
     return Start<Watcher>(context, memory_, *work, before, name_);
   }
 

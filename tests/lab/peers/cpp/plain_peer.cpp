@@ -18,11 +18,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string HeaderOf(const grpc::CallbackServerContext& context, const char* key) {
-  const auto found = context.client_metadata().find(key);
-  return found != context.client_metadata().end() ? std::string(found->second.data(), found->second.size()) : std::string();
-}
-
 class Stubs {
  public:
   std::shared_ptr<v1::Lab::Stub> For(const v1::Channel& channel) {
@@ -48,10 +43,11 @@ class Stubs {
     if (channel.has_retry()) {
       std::string codes;
       for (const std::string& code : channel.retry().codes()) codes += (codes.empty() ? "\"" : ",\"") + code + "\"";
+      const std::string backoff = std::to_string(channel.retry().initial_backoff_ms() / 1000.0) + "s";
       arguments.SetServiceConfigJSON(
           R"({"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":)" + std::to_string(channel.retry().max_attempts()) +
-          R"(,"initialBackoff":")" + std::to_string(channel.retry().initial_backoff_ms() / 1000.0) +
-          R"(s","maxBackoff":"5s","backoffMultiplier":2,"retryableStatusCodes":[)" + codes + "]}}]}");
+          R"(,"initialBackoff":")" + backoff + R"(","maxBackoff":")" + backoff +
+          R"(","backoffMultiplier":1,"retryableStatusCodes":[)" + codes + "]}}]}");
     }
     std::string target = channel.addresses_size() > 1 ? "ipv4:" : "";
     for (const std::string& address : channel.addresses()) target += (target.empty() || target == "ipv4:" ? "" : ",") + address;
@@ -90,13 +86,16 @@ class Watcher final : public grpc::ServerWriteReactor<v1::Answer> {
 
   void Send() {
     const std::shared_ptr<Progress> progress = progress_;
-    if (work_.headers_first()) StartSendInitialMetadata();
+    if (work_.headers_first()) {
+      StartSendInitialMetadata();
+      std::this_thread::sleep_for(milliseconds(work_.interval_ms()));
+    }
     TakeSteps(memory_, work_, work_.messages(), [this] { return context_->IsCancelled(); }, [&](int i) {
       message_.set_number(i);
       progress->Set(&Progress::writing, true);
       StartWrite(&message_);
       progress->WaitFor(&Progress::writing, false);
-      std::this_thread::sleep_for(milliseconds(work_.interval_ms()));
+      if (i + 1 < work_.messages()) std::this_thread::sleep_for(milliseconds(work_.interval_ms()));
     });
     Finish(end_);
     progress->WaitFor(&Progress::done, true);
@@ -127,7 +126,7 @@ class LabService final : public v1::Lab::CallbackService {
       std::thread([=, this] { reactor->Finish(Relay(*context, *work, *answer)); }).detach();
       return reactor;
     }
-    const int before = Begin(memory_, *work, HeaderOf(*context, "grpc-previous-rpc-attempts"));
+    const int before = Begin(memory_, *work, *context);
     if (work->fault() != v1::Work::NO_FAULT) throw std::runtime_error("a secret of the handler's");
     std::thread([=, this] {
       reactor->Finish(DoWork(memory_, *work, before, name_, [=] { return context->IsCancelled(); }, *answer));
@@ -147,7 +146,7 @@ class LabService final : public v1::Lab::CallbackService {
   }
 
   grpc::ServerWriteReactor<v1::Answer>* Watch(grpc::CallbackServerContext* context, const v1::Work* work) override {
-    return new Watcher(memory_, context, *work, Begin(memory_, *work, HeaderOf(*context, "grpc-previous-rpc-attempts")), name_);
+    return new Watcher(memory_, context, *work, Begin(memory_, *work, *context), name_);
   }
 
   Memory& memory_;

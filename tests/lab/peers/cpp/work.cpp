@@ -24,14 +24,14 @@ v1::Tally Memory::Of(const std::string& key) const {
 
 std::string NameOf(grpc::StatusCode code) { return std::string(detail::StatusName(code)); }
 
-int Begin(Memory& memory, const v1::Work& work, const std::string& previous_attempts) {
+int Begin(Memory& memory, const v1::Work& work, const grpc::CallbackServerContext& context) {
+  const auto header = context.client_metadata().find("grpc-previous-rpc-attempts");
   int before = 0;
   memory.Change(work.key(), [&](v1::Tally& tally) {
     before = tally.calls();
     tally.set_calls(before + 1);
     int number = 0;
-    const char* const end = previous_attempts.data() + previous_attempts.size();
-    if (std::from_chars(previous_attempts.data(), end, number).ptr == end && !previous_attempts.empty()) {
+    if (header != context.client_metadata().end() && std::from_chars(header->second.begin(), header->second.end(), number).ec == std::errc()) {
       tally.add_previous_attempts(number);
     }
   });

@@ -4,6 +4,7 @@
 //
 // Threads: every member may be called from any thread; DoWork blocks as long as the work takes.
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
 #include <functional>
@@ -33,8 +34,8 @@ class Memory {
 // "OK", "UNAVAILABLE", …
 std::string NameOf(grpc::StatusCode code);
 
-// Counts the handler, and how many calls had begun before it with this key. `previous_attempts` is the value of that header.
-int Begin(Memory& memory, const v1::Work& work, const std::string& previous_attempts);
+// Counts the handler, and how many calls had begun before it with this key.
+int Begin(Memory& memory, const v1::Work& work, const grpc::CallbackServerContext& context);
 
 // What the call ends with; `before` is what Begin gave.
 grpc::Status EndOf(const v1::Work& work, int before);

@@ -102,8 +102,8 @@ func dial(wanted *labpb.Channel) (*grpc.ClientConn, error) {
 		config = append(config, `"loadBalancingConfig":[{"round_robin":{}}]`)
 	}
 	if retry := wanted.GetRetry(); retry != nil {
-		config = append(config, fmt.Sprintf(`"methodConfig":[{"name":[{"service":"penstock.lab.v1.Lab"}],"retryPolicy":{"maxAttempts":%d,`+
-			`"initialBackoff":"%gs","maxBackoff":"5s","backoffMultiplier":2,"retryableStatusCodes":["%s"]}}]`,
+		config = append(config, fmt.Sprintf(`"methodConfig":[{"name":[{"service":"penstock.lab.v1.Lab"}],"retryPolicy":{"maxAttempts":%[1]d,`+
+			`"initialBackoff":"%[2]fs","maxBackoff":"%[2]fs","backoffMultiplier":1,"retryableStatusCodes":["%[3]s"]}}]`,
 			retry.GetMaxAttempts(), float64(retry.GetInitialBackoffMs())/1000, strings.Join(retry.GetCodes(), `","`)))
 	}
 	options = append(options, grpc.WithDefaultServiceConfig("{"+strings.Join(config, ",")+"}"))
@@ -202,11 +202,14 @@ func (labServer) Watch(work *labpb.Work, stream labpb.Lab_WatchServer) error {
 		if err := stream.SendHeader(nil); err != nil {
 			return err
 		}
+		time.Sleep(time.Duration(work.GetIntervalMs()) * time.Millisecond)
 	}
 	steps(stream.Context(), work, work.GetMessages(), func(i int32) {
 		// What Send returns after the cancellation is for a handler that checks.
 		_ = stream.Send(&labpb.Answer{Server: *name, Number: i})
-		time.Sleep(time.Duration(work.GetIntervalMs()) * time.Millisecond)
+		if i+1 < work.GetMessages() {
+			time.Sleep(time.Duration(work.GetIntervalMs()) * time.Millisecond)
+		}
 	})
 	return end(work, before)
 }
@@ -228,6 +231,9 @@ func (driverServer) Count(_ context.Context, key *labpb.Key) (*labpb.Tally, erro
 }
 
 func (driverServer) Run(_ context.Context, task *labpb.Task) (*labpb.Outcome, error) {
+	if task.GetRequestBytes() > 0 {
+		task.Work.Payload = make([]byte, task.GetRequestBytes())
+	}
 	outcome := &labpb.Outcome{Codes: map[string]int32{}, Servers: map[string]int32{}}
 	until := time.Now().Add(time.Duration(task.GetDurationMs()) * time.Millisecond)
 	for made := int32(0); ; made++ {

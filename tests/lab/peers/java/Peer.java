@@ -111,8 +111,8 @@ public final class Peer {
       Map<String, Object> policy = new HashMap<>();
       policy.put("maxAttempts", (double) wanted.getRetry().getMaxAttempts());
       policy.put("initialBackoff", wanted.getRetry().getInitialBackoffMs() / 1000.0 + "s");
-      policy.put("maxBackoff", "5s");
-      policy.put("backoffMultiplier", 2.0);
+      policy.put("maxBackoff", wanted.getRetry().getInitialBackoffMs() / 1000.0 + "s");
+      policy.put("backoffMultiplier", 1.0);
       policy.put("retryableStatusCodes", new ArrayList<Object>(wanted.getRetry().getCodesList()));
       Map<String, Object> method = new HashMap<>();
       method.put("name", Collections.singletonList(Collections.singletonMap("service", "penstock.lab.v1.Lab")));
@@ -228,10 +228,11 @@ public final class Peer {
 
   private static void watch(Work work, StreamObserver<Answer> observer) {
     int before = begin(work);
-    // gRPC for Java sends headers with the first message alone; the layer below sends them when it is asked for.
+    // The stub's API sends headers with the first message alone; Headers has sent them where the request asks for that.
+    if (work.getHeadersFirst()) pause(work.getIntervalMs());
     boolean done = steps(work, work.getMessages(), number -> {
       observer.onNext(Answer.newBuilder().setServer(OPTIONS.get("name")).setNumber(number).build());
-      pause(work.getIntervalMs());
+      if (number + 1 < work.getMessages()) pause(work.getIntervalMs());
     });
     if (done && !((ServerCallStreamObserver<Answer>) observer).isCancelled()) end(work, before, observer);
   }
@@ -286,7 +287,8 @@ public final class Peer {
     if (!status.isOk() && outcome.getFailuresCount() < 10 && !outcome.getFailuresList().contains(description)) outcome.addFailures(description);
   }
 
-  private static void run(Task task, StreamObserver<Outcome> observer) {
+  private static void run(Task told, StreamObserver<Outcome> observer) {
+    Task task = told.toBuilder().setWork(told.getWork().toBuilder().setPayload(ByteString.copyFrom(new byte[told.getRequestBytes()]))).build();
     Outcome.Builder outcome = Outcome.newBuilder();
     long until = System.nanoTime() + task.getDurationMs() * 1_000_000L;
     int made = 0;

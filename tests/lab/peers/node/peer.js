@@ -43,8 +43,9 @@ function clientOf(wanted) {
   const config = {methodConfig: []};
   if (wanted.round_robin) config.loadBalancingConfig = [{round_robin: {}}];
   if (wanted.retry) {
+    const backoff = `${wanted.retry.initial_backoff_ms / 1000}s`;
     config.methodConfig.push({name: [{service: 'penstock.lab.v1.Lab'}], retryPolicy: {maxAttempts: wanted.retry.max_attempts,
-      initialBackoff: `${wanted.retry.initial_backoff_ms / 1000}s`, maxBackoff: '5s', backoffMultiplier: 2,
+      initialBackoff: backoff, maxBackoff: backoff, backoffMultiplier: 1,
       retryableStatusCodes: wanted.retry.codes}});
   }
   settings['grpc.service_config'] = JSON.stringify(config);
@@ -110,10 +111,10 @@ function watch(call) {
   const work = call.request;
   const before = begin(work, call);
   if (work.headers_first) call.sendMetadata(new grpc.Metadata());
-  takeSteps(work, work.messages, call, (number) => {
+  pause(work.headers_first ? work.interval_ms : 0).then(() => takeSteps(work, work.messages, call, (number) => {
     call.write({server: options.name, number});
-    return pause(work.interval_ms);
-  }).then(() => {
+    return number + 1 < work.messages ? pause(work.interval_ms) : null;
+  })).then(() => {
     const error = endOf(work, before);
     if (error) call.emit('error', error);
     else call.end();
@@ -165,6 +166,7 @@ function callOnce(task, outcome) {
 
 async function run(call, callback) {
   const task = call.request;
+  if (task.request_bytes) task.work.payload = Buffer.alloc(task.request_bytes, 'x');
   const outcome = {codes: {}, servers: {}, failures: []};
   const until = Date.now() + task.duration_ms;
   let made = 0;

@@ -86,8 +86,8 @@ class Channels:
             codes = ",".join(f'"{code}"' for code in wanted.retry.codes)
             arguments.append(("grpc.service_config",
                               '{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":%d,"initialBackoff":"%ss",'
-                              '"maxBackoff":"5s","backoffMultiplier":2,"retryableStatusCodes":[%s]}}]}'
-                              % (wanted.retry.max_attempts, wanted.retry.initial_backoff_ms / 1000, codes)))
+                              '"maxBackoff":"%ss","backoffMultiplier":1,"retryableStatusCodes":[%s]}}]}'
+                              % (wanted.retry.max_attempts, *2 * (wanted.retry.initial_backoff_ms / 1000,), codes)))
         target = wanted.addresses[0] if len(wanted.addresses) == 1 else "ipv4:" + ",".join(wanted.addresses)
         return grpc.insecure_channel(target, arguments)
 
@@ -160,9 +160,11 @@ def watch(work, context):
     before = begin(work, context)
     if work.headers_first:
         context.send_initial_metadata(())
+        time.sleep(work.interval_ms / 1000)
     for number in steps(work, work.messages, context):
         yield lab_pb2.Answer(server=options.name, number=number)
-        time.sleep(work.interval_ms / 1000)
+        if number + 1 < work.messages:
+            time.sleep(work.interval_ms / 1000)
     end(work, before, context)
 
 
@@ -211,6 +213,7 @@ def call_once(task, outcome):
 
 def run(task, _context):
     outcome = lab_pb2.Outcome()
+    task.work.payload = b"x" * task.request_bytes
     until = time.monotonic() + task.duration_ms / 1000
     made = 0
     while time.monotonic() < until if task.duration_ms else made < max(1, task.calls):
