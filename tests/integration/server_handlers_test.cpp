@@ -125,6 +125,130 @@ TEST_CASE("V6: an exception from a reactor's constructor or any of its methods e
   }
 }
 
+// The other three kinds of reactors: finished by their exception, or else with OK once they have come so far.
+enum class Step { kConstructor, kHeaders, kRead, kWrite, kCancelled, kShutdown, kDone };
+
+struct Throwing {
+  Step step;
+  Thrown thrown;
+  void At(Step here) const {
+    if (here == step) Throw(thrown);
+  }
+};
+
+class ThrowingUnary final : public ServerUnaryReactor {
+ public:
+  explicit ThrowingUnary(const Throwing& throwing) : throwing_(throwing) {
+    throwing_.At(Step::kConstructor);
+    StartSendInitialMetadata();
+  }
+
+ private:
+  void OnSendInitialMetadataDone(bool) override {
+    throwing_.At(Step::kHeaders);
+    if (throwing_.step == Step::kDone) Finish(grpc::Status::OK);
+  }
+  void OnCancelled() override { throwing_.At(Step::kCancelled); }
+  void OnShutdown() override { throwing_.At(Step::kShutdown); }
+  void OnDone() override { throwing_.At(Step::kDone); }
+  const Throwing throwing_;
+};
+
+class ThrowingDown final : public ServerWriteReactor<EchoResponse> {
+ public:
+  explicit ThrowingDown(const Throwing& throwing) : throwing_(throwing) {
+    throwing_.At(Step::kConstructor);
+    StartWrite(&response_);
+  }
+
+ private:
+  void OnWriteDone(bool) override { throwing_.At(Step::kWrite); }
+  void OnCancelled() override { throwing_.At(Step::kCancelled); }
+  void OnShutdown() override { throwing_.At(Step::kShutdown); }
+  void OnDone() override { throwing_.At(Step::kDone); }
+  const Throwing throwing_;
+  EchoResponse response_;
+};
+
+class ThrowingUp final : public ServerReadReactor<EchoRequest> {
+ public:
+  explicit ThrowingUp(const Throwing& throwing) : throwing_(throwing) {
+    throwing_.At(Step::kConstructor);
+    StartRead(&request_);
+  }
+
+ private:
+  void OnReadDone(bool) override { throwing_.At(Step::kRead); }
+  void OnCancelled() override { throwing_.At(Step::kCancelled); }
+  void OnShutdown() override { throwing_.At(Step::kShutdown); }
+  void OnDone() override { throwing_.At(Step::kDone); }
+  const Throwing throwing_;
+  EchoRequest request_;
+};
+
+// How a call ends whose reactor throws there; `kind` is 'u', 'd' or 'r'.
+void ThrowIn(char kind, Step step, Thrown thrown) {
+  CAPTURE(kind);
+  CAPTURE(static_cast<int>(step));
+  LogKeeper log;
+  GuardedEcho echo;
+  const Throwing throwing{step, thrown};
+  echo.on_idempotent = [&](auto* context, auto*, auto*) { return GuardedEcho::StartIn<ThrowingUnary>(context, throwing); };
+  echo.on_down = [&](auto* context, auto*) { return GuardedEcho::StartIn<ThrowingDown>(context, throwing); };
+  echo.on_up = [&](auto* context, auto*) { return GuardedEcho::StartIn<ThrowingUp>(context, throwing); };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  // Brings the call to where it throws, once its reactor is there.
+  std::thread outside([&] {
+    if (step != Step::kCancelled && step != Step::kShutdown && (step != Step::kDone || kind == 'u')) return;
+    CHECK(Until([&] { return server->counts().started == 1; }));
+    std::this_thread::sleep_for(20ms);
+    step == Step::kCancelled ? context.TryCancel() : server->Shutdown();
+  });
+  EchoResponse response;
+  grpc::Status status;
+  const auto began = std::chrono::steady_clock::now();
+  if (kind == 'u') status = stub->Idempotent(&context, EchoRequest(), &response);
+  if (kind == 'd') {
+    auto reader = stub->Down(&context, EchoRequest());
+    while (reader->Read(&response)) {
+    }
+    status = reader->Finish();
+  }
+  if (kind == 'r') {
+    auto writer = stub->Up(&context, &response);
+    if (step == Step::kRead) writer->Write(EchoRequest());
+    status = writer->Finish();
+  }
+  const auto took = std::chrono::steady_clock::now() - began;
+  outside.join();
+  switch (step) {
+    case Step::kCancelled: CHECK(status.error_code() == grpc::StatusCode::CANCELLED); break;
+    case Step::kDone: CHECK(status.error_code() == (kind == 'u' ? grpc::StatusCode::OK : grpc::StatusCode::UNAVAILABLE)); break;
+    case Step::kShutdown: CheckInternal(status); break;
+    case Step::kConstructor:
+    case Step::kHeaders:
+    case Step::kRead:
+    case Step::kWrite:
+      CheckInternal(status);
+      CHECK(took < Bound(100ms));
+      break;
+  }
+  CHECK(Until([&] { return server->counts().exceptions == 1 && server->counts().in_flight == 0; }));
+  server->Shutdown();
+  CHECK(server->Wait() == 0);
+}
+
+TEST_CASE("V6: so of the other kinds of reactors, within 100 ms") {
+  for (const Thrown thrown : kAllThrown) {
+    for (const Step step : {Step::kConstructor, Step::kHeaders, Step::kCancelled, Step::kShutdown, Step::kDone}) ThrowIn('u', step, thrown);
+    for (const Step step : {Step::kConstructor, Step::kWrite, Step::kCancelled, Step::kShutdown, Step::kDone}) ThrowIn('d', step, thrown);
+    for (const Step step : {Step::kConstructor, Step::kRead, Step::kCancelled, Step::kShutdown, Step::kDone}) ThrowIn('r', step, thrown);
+  }
+}
+
 TEST_CASE("V6: a grpc::Status thrown or returned passes as it is, with its details; text goes to clients only when asked for") {
   GuardedEcho echo;
   const grpc::Status detailed(grpc::StatusCode::FAILED_PRECONDITION, "not now", std::string("\x08\x09 details \0 of any kind", 24));

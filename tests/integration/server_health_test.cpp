@@ -206,6 +206,42 @@ TEST_CASE("V1: a message over the limit is refused, and the server serves on") {
   CHECK(CallUnary(*stub, request, &response).ok());
 }
 
+TEST_CASE("V1: with as many calls as a connection may have, the next one waits at its client") {
+  GuardedEcho echo;
+  std::mutex mutex;
+  std::vector<Reply> kept;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) {
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(reply));
+  };
+  const auto arrived = [&] {
+    std::lock_guard lock(mutex);
+    return kept.size();
+  };
+  auto settings = LocalSettings();
+  settings.max_streams_per_connection = 1;
+  auto server = MakeServer(settings, {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  EchoResponse before;
+  CHECK(CallUnary(*stub, EchoRequest(), &before).ok());  // the client has read the server's SETTINGS
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] {
+      grpc::ClientContext context;
+      SetLimit(context);
+      EchoResponse response;
+      CHECK(stub->Repeatable(&context, EchoRequest(), &response).ok());
+    });
+  }
+  CHECK(Until([&] { return arrived() == 1; }));
+  std::this_thread::sleep_for(100ms);
+  CHECK(arrived() == 1);
+  kept.front().Finish(grpc::Status::OK);
+  CHECK(Until([&] { return arrived() == 2; }));
+  kept.back().Finish(grpc::Status::OK);
+  for (std::thread& caller : callers) caller.join();
+}
+
 // --- TLS ------------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<v1::Echo::Stub> TlsStub(int port, const std::string& roots, const testing::Identity* identity) {

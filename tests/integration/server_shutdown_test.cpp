@@ -1,9 +1,6 @@
 #include <doctest/doctest.h>
-#include <arpa/inet.h>
 #include <grpcpp/alarm.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "grpc/health/v1/health.grpc.pb.h"
@@ -123,7 +120,7 @@ TEST_CASE("V2: SIGTERM turns readiness NOT_SERVING within 50 ms, calls are serve
   REQUIRE(watch->Read(&watched));
   const auto heard = Steady::now() - signalled;
   CHECK(watched.status() == Serving::NOT_SERVING);
-  CHECK_MESSAGE(heard < 50ms * 20, "NOT_SERVING after ", std::chrono::duration<double, std::milli>(heard).count(), " ms");
+  CHECK(heard < Bound(50ms));
   MESSAGE("NOT_SERVING after " << std::chrono::duration<double, std::milli>(heard).count() << " ms");
   CHECK(Check(*health_stub, "") == Serving::NOT_SERVING);
   CHECK(Check(*health_stub, "readiness") == Serving::NOT_SERVING);
@@ -317,105 +314,6 @@ TEST_CASE("X1: the grace runs by the server's time") {
   CHECK_FALSE(call.status.ok());
   replies.FinishAll(grpc::Status::OK);
   CHECK(server->Wait() == 1);
-}
-
-// A TCP connection of which a test says every byte.
-class RawSocket {
- public:
-  explicit RawSocket(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  }
-  ~RawSocket() { close(fd_); }
-  void Send(std::string_view bytes) { REQUIRE(write(fd_, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())); }
-
- private:
-  int fd_;
-};
-
-constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-constexpr std::string_view kSettings("\0\0\0\4\0\0\0\0\0", 9);
-
-std::string Frame(char type, char flags, std::string_view payload) {
-  std::string frame;
-  for (const int shift : {16, 8, 0}) frame += static_cast<char>(payload.size() >> shift);
-  frame += {type, flags, 0, 0, 0, 1};  // stream 1
-  return frame.append(payload);
-}
-
-// HEADERS and DATA of one call on stream 1.
-std::string Call(const std::string& path, const google::protobuf::MessageLite& request) {
-  std::string headers;
-  for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{{":method", "POST"},
-                                                                                    {":scheme", "http"},
-                                                                                    {":path", path},
-                                                                                    {":authority", "localhost"},
-                                                                                    {"te", "trailers"},
-                                                                                    {"content-type", "application/grpc"}}) {
-    headers += '\0';  // a literal that is not indexed, not coded
-    for (const std::string& text : {name, value}) headers += static_cast<char>(text.size()) + text;
-  }
-  const std::string message = request.SerializeAsString();
-  std::string body(4, '\0');
-  body += static_cast<char>(message.size());
-  return Frame(1, 4, headers) + Frame(0, 1, body + message);
-}
-
-TEST_CASE("V10: silent peers, half a preface and clients without a PING ACK hold it no longer than a quiet server waits") {
-  GuardedEcho echo;
-  auto settings = LocalSettings();
-  settings.grace = 4s;
-  auto server = MakeServer(settings, {&echo});
-  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
-  EchoResponse response;
-  RawSocket silent(server->port()), half(server->port()), no_ack(server->port()), garbage(server->port());
-  half.Send(kPreface.substr(0, 10));
-  no_ack.Send(std::string(kPreface) + std::string(kSettings));
-  garbage.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-  CHECK(CallUnary(*stub, EchoRequest(), &response).ok());
-  const auto began = Steady::now();
-  server->Shutdown();
-  CHECK(server->Wait() == 0);
-  const auto took = Steady::now() - began;
-  MESSAGE("stopped after " << std::chrono::duration<double>(took).count() << " s");
-  CHECK(took < 5s);  // grace and a second; 20 s without the bound
-}
-
-TEST_CASE("V10: 100 open Watches and a client that never reads end in time") {
-  GuardedEcho echo;
-  auto settings = LocalSettings();
-  settings.grace = 4s;
-  auto server = MakeServer(settings, {&echo});
-  auto channel = ChannelTo(AddressOf(*server));
-  auto health_stub = health::Health::NewStub(channel);
-  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReader<health::HealthCheckResponse>>> watches;
-  for (int i = 0; i < 100; ++i) {
-    contexts.push_back(std::make_unique<grpc::ClientContext>());
-    SetLimit(*contexts.back());
-    watches.push_back(health_stub->Watch(contexts.back().get(), health::HealthCheckRequest()));
-  }
-  // An endless stream whose client reads no byte and gives no window: the server's writes stall.
-  EchoRequest endless;
-  endless.set_count(10'000'000);
-  RawSocket never_reads(server->port());
-  never_reads.Send(std::string(kPreface) + std::string(kSettings) + Call("/penstock.test.v1.Echo/Down", endless));
-  CHECK(Until([&] { return server->counts().in_flight == 101; }));
-  const auto began = Steady::now();
-  server->Shutdown();
-  CHECK(server->Wait() == 0);  // the stream had its status; it is the client that did not read it
-  const auto took = Steady::now() - began;
-  MESSAGE("stopped after " << std::chrono::duration<double>(took).count() << " s");
-  CHECK(took < 6s);  // grace, a second, and one for a slow machine
-  for (auto& watch : watches) {
-    health::HealthCheckResponse response;
-    while (watch->Read(&response)) {
-    }
-    CHECK(watch->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
-  }
 }
 
 TEST_CASE("V3: where new connections keep arriving, the log says so and the grace bounds it") {
