@@ -1,6 +1,8 @@
 // The ledger's stores: the same cases for SQLite and PostgreSQL.
 
 #include <doctest/doctest.h>
+#include <libpq-fe.h>
+#include <sqlite3.h>
 
 #include <atomic>
 #include <filesystem>
@@ -156,6 +158,64 @@ TEST_CASE_TEMPLATE("ledger store: a watch hears of a change that another process
   Transfer(*other, {"last", "alice", "bob", 1});
   Transfer(*store, {"own", "alice", "bob", 1});
   CHECK(heard == before);
+}
+
+namespace {
+
+// Somebody else keeps the accounts locked for as long as this lives.
+class SqliteLock {
+ public:
+  explicit SqliteLock(const SqliteBench& bench) {
+    REQUIRE(sqlite3_open((bench.folder / "ledger.db").c_str(), &database_) == SQLITE_OK);
+    REQUIRE(sqlite3_exec(database_, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr) == SQLITE_OK);
+  }
+  ~SqliteLock() { sqlite3_close(database_); }
+
+ private:
+  sqlite3* database_ = nullptr;
+};
+
+class PostgresLock {
+ public:
+  explicit PostgresLock(const PostgresBench& bench) : connection_(PQconnectdb(bench.postgres.connection().c_str())) {
+    PQclear(PQexec(connection_, "BEGIN"));
+    PGresult* locked = PQexec(connection_, "SELECT * FROM account FOR UPDATE");
+    CHECK(PQresultStatus(locked) == PGRES_TUPLES_OK);
+    PQclear(locked);
+  }
+  ~PostgresLock() { PQfinish(connection_); }
+
+ private:
+  PGconn* connection_;
+};
+
+template <class Bench, class Lock>
+void WaitForALockUntilTheDeadline() {
+  Bench bench;
+  auto store = bench.Open();
+  store->CreateAccount("alice", 100);
+  store->CreateAccount("bob", 0);
+  {
+    const Lock lock(bench);
+    const auto began = std::chrono::steady_clock::now();
+    CHECK(ProblemOf(Transfer(*store, {"k", "alice", "bob", 1}, {.deadline = began + 300ms, .stop = {}})) == StoreProblem::kDeadline);
+    const auto took = std::chrono::steady_clock::now() - began;
+    CHECK(took >= 300ms);
+    CHECK(took < 3s);  // not the five seconds of SQLite's own patience
+    CHECK(Balance(*store, "alice") == 100);  // readers go on
+  }
+  CHECK_FALSE(std::get<Transferred>(Transfer(*store, {"k", "alice", "bob", 1})).repeated);
+  CHECK(Balance(*store, "alice") == 99);
+}
+
+}  // namespace
+
+TEST_CASE("ledger store: a transfer that waits for another's lock ends at its deadline and has moved nothing, on SQLite") {
+  WaitForALockUntilTheDeadline<SqliteBench, SqliteLock>();
+}
+
+TEST_CASE("ledger store: a transfer that waits for another's lock ends at its deadline and has moved nothing, on PostgreSQL") {
+  WaitForALockUntilTheDeadline<PostgresBench, PostgresLock>();
 }
 
 TEST_CASE("ledger store: a crashed PostgreSQL refuses in time, and is found again when it is back") {

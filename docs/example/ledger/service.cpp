@@ -1,5 +1,6 @@
 #include "ledger/service.h"
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -30,8 +31,17 @@ void Fill(const AccountRecord& record, ::ledger::v1::Account& account) {
 }
 
 // The database gets what is left of the call's deadline.
-Limits LimitsOf(grpc::CallbackServerContext* context, std::stop_token stop = {}) {
-  return {.deadline = ServerCall::Of(context)->deadline(), .stop = std::move(stop)};
+Limits LimitsOf(grpc::CallbackServerContext* context) { return {.deadline = ServerCall::Of(context)->deadline(), .stop = {}}; }
+
+// A stream has no deadline, but each of its questions has: a database that hangs must not keep a stream from ending.
+Limits StreamLimits(const std::stop_source& cancelled) {
+  return {.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5), .stop = cancelled.get_token()};
+}
+
+// A stream whose question was not answered in time may be opened again.
+grpc::Status StreamStatusOf(const StoreError& error) {
+  if (error.problem == StoreProblem::kDeadline) return {grpc::StatusCode::UNAVAILABLE, error.text};
+  return StatusOf(error);
 }
 
 }  // namespace
@@ -97,9 +107,9 @@ class AccountWatcher final : public penstock::ServerWriteReactor<::ledger::v1::A
 
   void Read(penstock::CallHold hold) {
     auto shared = std::make_shared<penstock::CallHold>(std::move(hold));
-    store_.Get(id_, {.stop = cancelled_.get_token()}, [this, shared](const StoreResult<AccountRecord>& result) {
+    store_.Get(id_, StreamLimits(cancelled_), [this, shared](const StoreResult<AccountRecord>& result) {
       if (const auto* error = std::get_if<StoreError>(&result)) {
-        Finish(StatusOf(*error));
+        if (error->problem != StoreProblem::kCancelled) Finish(StreamStatusOf(*error));  // else it is being finished
         return;
       }
       const auto& record = std::get<AccountRecord>(result);
@@ -129,6 +139,7 @@ class AccountWatcher final : public penstock::ServerWriteReactor<::ledger::v1::A
     if (ok) Continue();
   }
   void OnCancelled() override { cancelled_.request_stop(); }  // its query is given up
+  void OnShutdown() override { cancelled_.request_stop(); }   // likewise: the server ends the stream when its query has ended
   void OnDone() override { watch_.reset(); }                  // waits for a call of Look() that is under way
 
   Store& store_;
@@ -154,11 +165,13 @@ class Reconciler final : public penstock::ServerBidiReactor<::ledger::v1::Reconc
       return;
     }
     auto hold = std::make_shared<penstock::CallHold>(Hold());
-    store_.Get(request_.expected().id(), {.stop = cancelled_.get_token()}, [this, hold](const StoreResult<AccountRecord>& result) {
+    if (!*hold) return;  // the stream is ending
+    store_.Get(request_.expected().id(), StreamLimits(cancelled_), [this, hold](const StoreResult<AccountRecord>& result) {
       response_.Clear();
       if (const auto* error = std::get_if<StoreError>(&result)) {
+        if (error->problem == StoreProblem::kCancelled) return;  // it is being finished
         if (error->problem != StoreProblem::kNotFound) {
-          Finish(StatusOf(*error));
+          Finish(StreamStatusOf(*error));
           return;
         }
       } else {
@@ -173,6 +186,7 @@ class Reconciler final : public penstock::ServerBidiReactor<::ledger::v1::Reconc
     if (ok) StartRead(&request_);
   }
   void OnCancelled() override { cancelled_.request_stop(); }
+  void OnShutdown() override { cancelled_.request_stop(); }
 
   Store& store_;
   std::stop_source cancelled_;

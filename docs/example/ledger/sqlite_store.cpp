@@ -24,6 +24,10 @@ CREATE TABLE IF NOT EXISTS transfer (key TEXT PRIMARY KEY, source TEXT NOT NULL,
 CREATE TABLE IF NOT EXISTS change (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL);
 )sql";
 
+// How a lock of another process's is waited for: five seconds in all where the task has no deadline.
+constexpr std::chrono::milliseconds kBusyWait{1};
+constexpr int kBusyWaits = 5000;
+
 // Looked at every so many steps of SQLite's virtual machine while a statement runs.
 constexpr int kProgressSteps = 1000;
 
@@ -61,6 +65,15 @@ class Statement {
 class SqliteStore final : public Store {
  public:
   SqliteStore(SqliteSettings settings, Database database) : settings_(std::move(settings)), database_(std::move(database)) {
+    // Another process writes: waits for it, but no longer than the task that waits may take.
+    sqlite3_busy_handler(
+        database_.get(),
+        [](void* store, int waited) {
+          if (waited == kBusyWaits || static_cast<SqliteStore*>(store)->Interrupted()) return 0;
+          std::this_thread::sleep_for(kBusyWait);
+          return 1;
+        },
+        this);
     last_change_ = LastChange();
     thread_ = std::thread([this] { ThreadMain(); });
   }
@@ -263,7 +276,7 @@ std::variant<std::unique_ptr<Store>, std::string> OpenSqlite(const SqliteSetting
   const int code = sqlite3_open_v2(settings.path.c_str(), &opened, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   Database database(opened);
   if (code != SQLITE_OK) return settings.path + ": " + sqlite3_errstr(code);
-  sqlite3_busy_timeout(opened, 5000);
+  sqlite3_busy_timeout(opened, 5000);  // for what follows; the store has a way to wait of its own
   // WAL lets readers go on beside a writer; FULL has every commit on the disk before it is answered.
   for (const char* sql : {"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", kSchema}) {
     if (sqlite3_exec(opened, sql, nullptr, nullptr, nullptr) != SQLITE_OK) return settings.path + ": " + sqlite3_errmsg(opened);
