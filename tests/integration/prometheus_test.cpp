@@ -6,7 +6,9 @@
 #include <prometheus/text_serializer.h>
 
 #include <atomic>
+#include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -103,6 +105,53 @@ TEST_CASE("O4: clients that come and go while Prometheus scrapes leave exact tot
               "rpc_client_call_duration_seconds_count{rpc_system_name=\"grpc\",rpc_method=\"a/b\","
               "rpc_response_status_code=\"OK\"," +
                   peer + "}") == 2000);
+}
+
+TEST_CASE("O4: of whatever addresses and peers there are, 1,000 and 256 are told apart, and the rest is counted together") {
+  struct View final : ClientView {
+    View(std::string address, int peers) : address_(std::move(address)), peers_(peers) {}
+    const std::string& address() const noexcept override { return address_; }
+    CircuitState state() const noexcept override { return CircuitState::kClosed; }
+    CircuitTotals totals() const noexcept override { return {.successes = 1}; }
+    std::vector<ClientConnection> connections() const override {
+      std::vector<ClientConnection> connections;
+      for (int i = 0; i < peers_; ++i) connections.push_back({.peer = "10.0.0.1:" + std::to_string(1000 + i), .since = {}, .share = 0});
+      return connections;
+    }
+    const std::string address_;
+    const int peers_;
+  };
+  const auto exporter = prometheus::Exporter::Create();
+  std::vector<std::shared_ptr<ClientObserver>> observers;
+  for (int i = 0; i < 1500; ++i) {
+    observers.push_back(exporter->ForClient());
+    observers.back()->OnCreated(std::make_shared<View>("ledger" + std::to_string(i) + ":9090", i == 0 ? 400 : 0));
+  }
+  std::map<std::string, std::set<std::string>> addresses;  // by metric
+  std::map<std::string, double> sums;                      // likewise
+  std::set<std::string> peers;
+  for (const auto& family : exporter->Collect()) {
+    for (const auto& metric : family.metric) {
+      sums[family.name] += metric.counter.value + metric.gauge.value;
+      std::string peer;
+      for (const auto& label : metric.label) {
+        if (label.name == "server_address") addresses[family.name].insert(label.value);
+        if (label.name.starts_with("network_peer")) peer += label.value + " ";
+      }
+      if (!peer.empty()) peers.insert(peer);
+    }
+  }
+  for (const char* name : {"penstock_circuit_state", "penstock_circuit_transitions_total", "penstock_circuit_calls_total",
+                           "penstock_retry_decisions_total"}) {
+    CAPTURE(name);
+    CHECK(addresses[name].size() == 1001);
+    CHECK(addresses[name].contains("_OTHER"));
+  }
+  CHECK(peers.size() == 257);
+  CHECK(sums["penstock_circuit_state"] == 1500);
+  CHECK(sums["penstock_circuit_calls_total"] == 1500);
+  CHECK(sums["penstock_client_connections"] == 400);
+  for (const auto& observer : observers) observer->OnEnded();
 }
 
 TEST_CASE("O4: a scrape has a bounded number of series, whatever methods are called") {
