@@ -7,11 +7,14 @@ BUILD is a build folder of the tree that is compiled already; it is installed in
 use an installation. Everything is built with ccache where it is there.
 """
 import argparse
+import hashlib
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -46,13 +49,31 @@ class Cases:
         self.source, self.build, self.scratch = source, build, scratch
         self.installed = None
 
-    def subproject(self, project, name, options):
-        """The consumer in HERE/project, with penstock in its subprojects folder as a symlink."""
+    def link(self, subprojects):
+        """penstock as a symlink to the tree."""
+        (subprojects / "penstock").symlink_to(self.source)
+
+    def wrap(self, subprojects):
+        """penstock by a wrap, of an archive that needs no network."""
+        archive = subprojects / "packagefiles" / "penstock-0.tar.gz"
+        archive.parent.mkdir()
+        wanted = ("include", "meson.build", "meson_options.txt", "proto", "src", "subprojects", "tests/support/check_layers.py",
+                  "README.md", "CHANGELOG.md", "LICENSE", "docs")
+        with tarfile.open(archive, "w:gz") as tar:
+            for name in wanted:
+                tar.add(self.source / name, f"penstock-0/{name}")
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        (subprojects / "penstock.wrap").write_text(
+            f"[wrap-file]\ndirectory = penstock-0\nsource_filename = {archive.name}\nsource_hash = {digest}\n\n"
+            "[provide]\npenstock = penstock_dep\npenstock_core = penstock_core_dep\n")
+
+    def subproject(self, project, name, options, place=None):
+        """The consumer in HERE/project, with penstock in its subprojects folder: a symlink, or as `place` puts it there."""
         tree = self.scratch / name
         shutil.rmtree(tree, ignore_errors=True)
         shutil.copytree(HERE / project, tree)
         (tree / "subprojects").mkdir()
-        (tree / "subprojects" / "penstock").symlink_to(self.source)
+        (place or self.link)(tree / "subprojects")
         run(["meson", "setup", tree / "build", tree, "-Dpenstock:otel=disabled"] + MESON + options)
         run(["ninja", "-C", tree / "build", "consumer"])  # The test kit is not needed.
         run([tree / "build" / "consumer"])
@@ -84,6 +105,10 @@ class Cases:
         if f"libpenstock-core.so.{minor} " not in libraries_of(program):
             raise Failed(f"no libpenstock-core.so.{minor} among\n{libraries_of(program)}")
 
+    def case_core_by_wrap(self):
+        """penstock_core_dep by a wrap, its symbols visible in a static program that hides its own"""
+        self.subproject("core", "core-wrap", ["-Dcpp_args=-fvisibility=hidden"], self.wrap)
+
     def case_core_installed(self):
         """the installed penstock-core by pkg-config"""
         flags = run(["pkg-config", "--cflags", "--libs", "--static", "penstock-core"], self.pkg_config_path()).split()
@@ -98,11 +123,35 @@ class Cases:
             raise Failed(f"{program} needs a shared penstock")
 
     def case_service_shared_hidden(self):
-        """a service with penstock as a shared subproject, its own symbols hidden"""
+        """a service with penstock as a shared subproject by a wrap, its own symbols hidden"""
         options = ["-Ddefault_library=shared", "-Dcpp_args=-fvisibility=hidden -fvisibility-inlines-hidden"]
-        program = self.subproject("service", "service-shared-hidden", options)
+        program = self.subproject("service", "service-shared-hidden", options, self.wrap)
         if "libpenstock-client" not in libraries_of(program):
             raise Failed(f"{program} does not use a shared penstock")
+
+    def case_layout(self):
+        """the installation has every public header, library, module and document, and nothing else"""
+        prefix = self.prefix()
+        installed = {str(path.relative_to(prefix)) for path in prefix.rglob("*") if not path.is_dir()}
+        headers = {f"include/penstock/{path.relative_to(self.source / 'include/penstock')}"
+                   for path in (self.source / "include/penstock").rglob("*.h")}
+        documents = {f"share/doc/penstock/{name}" for name in ("README.md", "CHANGELOG.md", "LICENSE")}
+        documents |= {f"share/doc/penstock/docs/{path.relative_to(self.source / 'docs')}" for path in (self.source / "docs").rglob("*")
+                      if path.is_file() and "docs/example/" not in path.as_posix()}
+        rest = sorted(installed - headers - documents)
+        missing = sorted((headers | documents) - installed)
+        if missing:
+            raise Failed(f"not installed: {missing}")
+        allowed = re.compile(r"lib(64)?/([^/]+/)?(libpenstock-[a-z-]+\.(a|so(\.[0-9.]+)?)|pkgconfig/penstock(-[a-z]+)*\.pc|"
+                             r"cmake/penstock/penstockConfig(Version)?\.cmake)|share/penstock/proto/penstock/options\.proto|"
+                             r"include/(penstock/options|grpc/health/v1/health)(\.grpc)?\.pb\.h")
+        strange = [name for name in rest if not allowed.fullmatch(name)]
+        if strange:
+            raise Failed(f"installed, and nobody knows why: {strange}")
+        for module in ("penstock", "penstock-core", "penstock-testing"):
+            if not any(name.endswith(f"pkgconfig/{module}.pc") for name in rest):
+                raise Failed(f"no {module}.pc among {rest}")
+            run(["pkg-config", "--validate", module], self.pkg_config_path())
 
     def case_service_installed(self):
         """a service with the installed penstock by pkg-config"""

@@ -3,6 +3,7 @@
 
 packages=(
   g++ meson ninja-build pkgconf                                    # the build
+  dpkg-dev                                                         # tells meson Debian's libdir: it takes lib64 without, where CMake does not look
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc grpc-proto
   libuv1-dev libfmt-dev libssl-dev
   doctest-dev cmake                                                # the tests; cmake for the consumer that uses it
