@@ -1,13 +1,13 @@
 #!/usr/bin/python3
 """Runs the lab's experiments; tests/lab/run sets up what they need and calls this.
 
-    main.py --build BUILD [--short] [--json FILE] [--results FILE] [--list] [AXIS ...]
+    main.py --build BUILD [--short] [--json FILE [--results FILE]] [--list] [AXIS ...]
 
+The files keep what earlier runs saw in other axes.
 Exit code 0 when everything was as expected, 1 when not, 2 for an axis that there is not, 77 when grpcio is missing.
 """
 import argparse
 import importlib.util
-import json
 import os
 import pathlib
 import signal
@@ -50,7 +50,9 @@ def main():
     chosen = [axis for axis in AXES if (axis.NAME in wanted if wanted else not options.short or getattr(axis, "SHORT", False))]
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    commit = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip() or "unknown"
     began = time.monotonic()
+    results = {}
     with Processes(options.build / "lab/logs") as processes:
         lab = Lab(processes, options.build, options.build / "lab", options.short)
         lab.prepare()
@@ -63,17 +65,18 @@ def main():
             except Exception as error:  # An axis that breaks is a failed case, not the end of the others.
                 lab.row("the experiment ran", "to its end", f"{type(error).__name__}: {error}"[:2000])
             lab.processes.stop(list(lab.processes.all))
-            lab.say(f"  {time.monotonic() - started:.0f} s")
+            results[axis.NAME] = {"commit": commit, "seconds": round(time.monotonic() - started),
+                                  "rows": [row.as_json() for row in lab.rows if row.axis == axis.NAME]}
+            lab.say(f"  {results[axis.NAME]['seconds']} s")
     seconds = time.monotonic() - began
 
     if not lab.short:
         print(report.table(lab.rows))
-    commit = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip() or "unknown"
-    text = report.as_json(lab.rows, lab.absent_peers, seconds, commit)
     if options.json:
-        options.json.write_text(text, encoding="utf-8")
-    if options.results:
-        options.results.write_text(report.markdown(json.loads(text), AXES), encoding="utf-8")
+        data = report.merged(options.json, results, lab.absent_peers)
+        options.json.write_text(report.as_json(data), encoding="utf-8")
+        if options.results:
+            options.results.write_text(report.markdown(data, AXES), encoding="utf-8")
     counts = {same: sum(row.same == same for row in lab.rows) for same in ("yes", "NO", "absent")}
     for row in lab.rows:
         if row.same == "NO":

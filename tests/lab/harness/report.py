@@ -41,27 +41,31 @@ def table(rows):
     return "\n".join(lines)
 
 
-def as_json(rows, absent, seconds, commit):
-    return json.dumps({"commit": commit, "seconds": round(seconds), "versions": versions(), "absent": absent,
-                       "rows": [row.as_json() for row in rows]}, indent=1) + "\n"
+def merged(file, axes, absent):
+    """What `file` knows of earlier runs, with these axes' results instead of their old ones. axes: {name: {commit, seconds, rows}}."""
+    data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"axes": {}}
+    return {"versions": versions(), "absent": absent, "axes": data.get("axes", {}) | axes}
+
+
+def as_json(data):
+    return json.dumps(data, indent=1) + "\n"
 
 
 def markdown(data, axes):
-    """docs/lab-results.md, from what as_json gave."""
-    rows = data["rows"]
+    """docs/lab-results.md."""
+    there = [(axis, data["axes"][axis.NAME]) for axis in axes if axis.NAME in data["axes"]]
+    rows = [row for _, result in there for row in result["rows"]]
     counts = {same: sum(row["same"] == same for row in rows) for same in ("yes", "NO", "absent")}
     lines = ["# The lab's results", "",
              "Written by `tests/lab/run`; [lab.md](lab.md) says what the experiments are and why some of this is not what others saw.", "",
-             f"{counts['yes']} cases as expected, {counts['NO']} different, {counts['absent']} absent, in {data['seconds']} s, at commit {data['commit']}.", "",
+             f"{counts['yes']} cases as expected, {counts['NO']} different, {counts['absent']} absent, in {sum(result['seconds'] for _, result in there)} s.", "",
              ", ".join(f"{name} {version}" for name, version in data["versions"].items()) + ".", ""]
     for name, why in data["absent"].items():
         lines += [f"Absent: {name}: {why.splitlines()[0]}", ""]
-    for axis in axes:
-        mine = [row for row in rows if row["axis"] == axis.NAME]
-        if not mine:
-            continue
-        lines += [f"## {axis.TITLE}", "", "| case | expected | seen | same? |", "| --- | --- | --- | --- |"]
-        for row in mine:
+    for axis, result in there:
+        lines += [f"## {axis.TITLE}", "", f"`{axis.NAME}`, {result['seconds']} s.", "",
+                  "| case | expected | seen | same? |", "| --- | --- | --- | --- |"]
+        for row in result["rows"]:
             seen = row["seen"] if row["seen"] is not None else "absent"
             seen += f" ({row['detail']})" if row["detail"] else ""
             lines.append("| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in (row["case"], row["expected"], seen, row["same"])) + " |")
