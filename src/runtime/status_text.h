@@ -1,9 +1,10 @@
 #pragma once
 
-// How long a status message may be (G2).
+// How long a status message, and what travels with it, may be (G2).
 //
 // A message travels percent-encoded in the trailers, beside everything else in them, under a limit (8 KiB by default)
-// whose excess drops the whole connection with every other call on it. So it is cut well before.
+// whose excess drops the whole connection with every other call on it. So it is cut well before, and what a handler adds is
+// bounded.
 //
 //     finish(grpc::Status(code, CutStatusText(message)));
 //
@@ -22,6 +23,15 @@ namespace penstock::inline v0::detail {
 inline constexpr std::size_t kLongestStatusText = 1024;
 // Ends a message that was cut.
 inline constexpr std::string_view kCutMark = "...[cut]";
+
+// What trailers may come to, the status details included, the message aside.
+inline constexpr std::size_t kMostTrailers = 6 * 1024;
+inline constexpr std::string_view kDetailsKey = "grpc-status-details-bin";
+
+// What a trailer counts against a peer's limit (RFC 9113, 6.5.2), its bytes in base64 where they may have to be.
+constexpr std::size_t TrailerSize(std::string_view key, std::string_view value) noexcept {
+  return key.size() + (key.ends_with("-bin") ? (value.size() + 2) / 3 * 4 : value.size()) + 32;
+}
 
 // The size of `text` as gRPC encodes it: 0x20 to 0x7e but '%' as they are, every other byte as %HH.
 std::size_t EncodedSize(std::string_view text) noexcept;

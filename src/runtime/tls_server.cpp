@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "penstock/core/clock.h"
 #include "runtime/log.h"
@@ -20,12 +22,23 @@ class ReloadedMaterial {
   ReloadedMaterial(Tls tls, TlsMaterial material) : tls_(std::move(tls)), material_(std::move(material)) {}
 
   grpc_ssl_certificate_config_reload_status Fetch(grpc_ssl_server_certificate_config** config) {
+    Lines lines;
+    const auto status = FetchLocked(config, lines);
+    // Without the lock: the log may be the user's, and slow; other handshakes go on.
+    for (const auto& [severity, line] : lines) Log(severity, "{}", line);
+    return status;
+  }
+
+ private:
+  using Lines = std::vector<std::pair<LogSeverity, std::string>>;
+
+  grpc_ssl_certificate_config_reload_status FetchLocked(grpc_ssl_server_certificate_config** config, Lines& lines) {
     const std::lock_guard lock(mutex_);
     const TimePoint now = SteadyClock().Now();
     const bool first = std::exchange(first_, false);
     if (!first) {
       if (now < next_look_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
-      if (!Reload()) {
+      if (!Reload(lines)) {
         next_look_ = now + kLeastBetweenLooks;
         return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
       }
@@ -39,18 +52,17 @@ class ReloadedMaterial {
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
 
- private:
   static constexpr Duration kLeastBetweenLooks = std::chrono::seconds(1);
 
   // True when there is new material that is good. What is bad is told once, until it changes or the files are good
   // again.
-  bool Reload() {
+  bool Reload(Lines& lines) {
     std::vector<std::string> problems;
     std::optional<TlsMaterial> loaded = LoadTls("tls", tls_, TlsSide::kServer, problems);
     if (!loaded) {
       if (problems != told_) {
         for (const std::string& problem : problems) {
-          Log(LogSeverity::kError, "certificates not reloaded, the last good ones stay: {}", problem);
+          lines.emplace_back(LogSeverity::kError, "certificates not reloaded, the last good ones stay: " + problem);
         }
         told_ = std::move(problems);
       }
@@ -59,7 +71,7 @@ class ReloadedMaterial {
     told_.clear();
     if (*loaded == material_) return false;
     material_ = *std::move(loaded);
-    Log(LogSeverity::kInfo, "certificates reloaded");
+    lines.emplace_back(LogSeverity::kInfo, "certificates reloaded");
     return true;
   }
 

@@ -17,10 +17,13 @@ namespace {
 constexpr Duration kCheckFor = std::chrono::seconds(10);
 constexpr Duration kCheckAgain = std::chrono::seconds(1);
 
+// Whether the name stands for the whole server.
+bool IsWhole(const std::string& name) { return name.empty() || name == "readiness"; }
+
 }  // namespace
 
 // One Watch. Sends the status at once and after each change; what changes while a write is under way is sent after it, the
-// last value only.
+// last value only. Monitors are asked by one thread at a time and without the lock: they are user code, and may come back here.
 class HealthWatcher final : public ServerWriteReactor<health::HealthCheckResponse> {
  public:
   HealthWatcher(std::shared_ptr<HealthState> state, std::string name) : state_(std::move(state)), name_(std::move(name)) {
@@ -31,15 +34,27 @@ class HealthWatcher final : public ServerWriteReactor<health::HealthCheckRespons
   void Update() {
     {
       std::lock_guard lock(mutex_);
-      if (writing_) return;  // OnWriteDone looks again
+      changed_ = true;
+      if (writing_ || asking_) return;  // OnWriteDone, and who asks, look again
+      asking_ = true;
+    }
+    for (;;) {
+      {
+        std::lock_guard lock(mutex_);
+        changed_ = false;
+      }
       const std::optional<bool> serving = state_->Serving(name_);
       const auto status = !serving  ? health::HealthCheckResponse::SERVICE_UNKNOWN
                           : *serving ? health::HealthCheckResponse::SERVING
                                      : health::HealthCheckResponse::NOT_SERVING;
+      std::lock_guard lock(mutex_);
+      if (changed_) continue;
+      asking_ = false;
       if (sent_ && *sent_ == status) return;
       sent_ = status;
       message_.set_status(status);
       writing_ = true;
+      break;
     }
     StartWrite(&message_);  // refused when the call is ending: then there is nobody to tell
   }
@@ -59,6 +74,8 @@ class HealthWatcher final : public ServerWriteReactor<health::HealthCheckRespons
   const std::string name_;
   std::mutex mutex_;
   bool writing_ = false;
+  bool asking_ = false;
+  bool changed_ = false;  // since who asks last began to
   std::optional<health::HealthCheckResponse::ServingStatus> sent_;
   health::HealthCheckResponse message_;
 };
@@ -165,28 +182,23 @@ void HealthState::OnChecked(const std::shared_ptr<ReadinessMonitor>& monitor, bo
 }
 
 void HealthState::Stop() noexcept {
-  std::set<Retry*> retries;
-  {
-    std::lock_guard lock(mutex_);
-    stopped_ = true;
-    retries.swap(retries_);
-    // One that is firing waits for the lock at its first line, and deletes itself.
-  }
-  for (Retry* retry : retries) {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  // Disarmed under the lock: one that is firing waits for it at its first line, and deletes itself only then.
+  for (Retry* retry : std::exchange(retries_, {})) {
     if (time_->Disarm(*retry)) delete retry;
   }
 }
 
-void HealthState::SetServing(const std::string& name, bool serving) {
+bool HealthState::SetServing(const std::string& name, bool serving) {
+  if (!IsWhole(name) && !services_.contains(name)) return false;
+  bool changed = false;
   {
     std::lock_guard lock(mutex_);
-    if (serving) {
-      not_serving_.erase(name);
-    } else {
-      not_serving_.insert(name);
-    }
+    changed = serving ? not_serving_.erase(name) != 0 : not_serving_.insert(name).second;
   }
-  NotifyAll();
+  if (changed) NotifyAll();
+  return true;
 }
 
 void HealthState::Drain() {
@@ -207,8 +219,7 @@ std::optional<bool> HealthState::Serving(const std::string& name) const {
     return true;
   };
   if (name == "liveness") return true;
-  const bool whole = name.empty() || name == "readiness";
-  if (!whole && !services_.contains(name)) return std::nullopt;
+  if (!IsWhole(name) && !services_.contains(name)) return std::nullopt;
   {
     std::lock_guard lock(mutex_);
     if (draining_ || not_serving_.contains("") || not_serving_.contains("readiness") || not_serving_.contains(name)) {

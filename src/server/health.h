@@ -30,7 +30,7 @@ class HealthState : public std::enable_shared_from_this<HealthState> {
   // Has the monitors find out, again and again until they are ready.
   void Start();
 
-  void SetServing(const std::string& name, bool serving);
+  bool SetServing(const std::string& name, bool serving);
   // Everything but liveness is NOT_SERVING from now on.
   void Drain();
   // No more checks of monitors.

@@ -96,6 +96,6 @@ void Server::ShutdownNow() { core_->ShutdownNow(); }
 int Server::Wait() { return core_->Wait(); }
 ServerState Server::state() const noexcept { return core_->state(); }
 ServerCounts Server::counts() const { return core_->counts(); }
-void Server::SetServing(const std::string& service, bool serving) { core_->health().SetServing(service, serving); }
+bool Server::SetServing(const std::string& service, bool serving) { return core_->health().SetServing(service, serving); }
 
 }  // namespace penstock::inline v0

@@ -37,7 +37,7 @@ std::shared_ptr<CallScope> ServerCall::Scope() const {
   bool ended = false;
   CallScope::Ending ending{};
   {
-    std::lock_guard lock(scope_mutex_);
+    std::lock_guard lock(mutex_);
     if (!scope_) scope_ = core_.MakeScope(*this);
     scope = scope_;
     ended = scope_ended_;
@@ -52,8 +52,12 @@ std::shared_ptr<CallScope> ServerCall::Scope() const {
 }
 
 bool ServerCall::AddTrailer(const std::string& key, const std::string& value) {
-  if (!detail::LegalMetadataKey(key) || !detail::LegalMetadataValue(key, value)) return false;
-  AddTrailingMetadata(key, value);
+  if (!(key == detail::kPushbackKey || detail::LegalMetadataKey(key)) || !detail::LegalMetadataValue(key, value)) return false;
+  const std::size_t bytes = detail::TrailerSize(key, value);
+  std::lock_guard lock(mutex_);
+  if (concluded_ || trailer_bytes_ + bytes > detail::kMostTrailers) return false;
+  trailers_.emplace_back(key, value);
+  trailer_bytes_ += bytes;
   return true;
 }
 
@@ -63,7 +67,7 @@ void EndScope(ServerCall* call, CallScope::Ending ending) noexcept {
   if (call == nullptr) return;
   std::shared_ptr<CallScope> scope;
   {
-    std::lock_guard lock(call->scope_mutex_);
+    std::lock_guard lock(call->mutex_);
     if (call->scope_ended_) return;
     call->scope_ended_ = true;
     call->scope_ending_ = ending;
@@ -101,7 +105,20 @@ grpc::Status Conclude(ServerCall* call, grpc::Status status) noexcept {
   if (EncodedSize(status.error_message()) > kLongestStatusText) {
     status = grpc::Status(status.error_code(), CutStatusText(status.error_message()), status.error_details());
   }
-  if (call != nullptr) call->core_.Answered(*call, status.error_code());
+  if (call == nullptr) return status;
+  std::size_t trailers = 0;
+  {
+    std::lock_guard lock(call->mutex_);
+    call->concluded_ = true;
+    trailers = call->trailer_bytes_;
+    for (const auto& [key, value] : call->trailers_) call->AddTrailingMetadata(key, value);
+  }
+  if (!status.error_details().empty() && trailers + TrailerSize(kDetailsKey, status.error_details()) > kMostTrailers) {
+    Log(LogSeverity::kWarning, "{}: the status details ({} bytes) are dropped, since clients drop a connection whose trailers are too long",
+        call->method(), status.error_details().size());
+    status = grpc::Status(status.error_code(), status.error_message());
+  }
+  call->core_.Answered(*call, status.error_code());
   return status;
 }
 
@@ -109,8 +126,12 @@ grpc::Status Overloaded(grpc::CallbackServerContext* context, const char* why) n
   ServerCall* call = ServerCall::Of(context);
   const Duration pushback = call == nullptr ? ServerSettings{}.pushback : call->core_.settings().pushback;
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(pushback).count();
-  context->AddTrailingMetadata(std::string(kPushbackKey), std::to_string(milliseconds));
-  if (call != nullptr) call->core_.NoteRefusal(*call, Refusal::kOverloaded);
+  if (call == nullptr) {
+    context->AddTrailingMetadata(std::string(kPushbackKey), std::to_string(milliseconds));
+  } else {
+    call->AddTrailer(std::string(kPushbackKey), std::to_string(milliseconds));
+    call->core_.NoteRefusal(*call, Refusal::kOverloaded);
+  }
   return {grpc::StatusCode::RESOURCE_EXHAUSTED, why};
 }
 

@@ -105,6 +105,21 @@ class ServerCore::UnknownMethods final : public grpc::CallbackGenericService {
   ServerCore& core_;
 };
 
+MethodKind KindOf(grpc::experimental::ServerRpcInfo::Type type) noexcept {
+  using Type = grpc::experimental::ServerRpcInfo::Type;
+  switch (type) {
+    case Type::UNARY:
+      return MethodKind::kUnary;
+    case Type::CLIENT_STREAMING:
+      return MethodKind::kClientStream;
+    case Type::SERVER_STREAMING:
+      return MethodKind::kServerStream;
+    case Type::BIDI_STREAMING:
+      break;
+  }
+  return MethodKind::kBidi;
+}
+
 // --- calls -----------------------------------------------------------------------------------------------------------
 
 MethodState& ServerCore::MethodOf(const char* path, MethodKind kind) noexcept {
@@ -123,7 +138,7 @@ MethodState& ServerCore::MethodOf(const char* path, MethodKind kind) noexcept {
 }
 
 void ServerCore::Arrived(ServerCall& call, const grpc::experimental::ServerRpcInfo& info) noexcept {
-  call.kind_ = static_cast<MethodKind>(info.type());
+  call.kind_ = KindOf(info.type());
   call.method_ = &MethodOf(info.method(), call.kind_);
   MethodState::Mine(*call.method_).started.fetch_add(1, std::memory_order_relaxed);
   if (!observed_) return;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,6 +15,16 @@
 namespace penstock::inline v0 {
 
 struct WorkPool::State {
+  // Also when a thread could not be made: those that were are joined before the exception goes on.
+  ~State() {
+    {
+      std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    wake.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   void ThreadMain() {
     for (;;) {
       std::function<void()> work;
@@ -46,19 +57,15 @@ struct WorkPool::State {
 
 WorkPool::WorkPool(WorkPoolSettings settings) : state_(std::make_unique<State>()) {
   const std::size_t threads = std::clamp<std::size_t>(settings.threads, 1, 1024);
-  state_->most = threads + settings.max_waiting;
+  constexpr std::size_t kEndless = std::numeric_limits<std::size_t>::max();
+  state_->most = settings.max_waiting > kEndless - threads ? kEndless : threads + settings.max_waiting;
   state_->threads.reserve(threads);
-  for (std::size_t made = 0; made < threads; ++made) state_->threads.emplace_back([this] { state_->ThreadMain(); });
+  for (std::size_t made = 0; made < threads; ++made) {
+    state_->threads.emplace_back([state = state_.get()] { state->ThreadMain(); });
+  }
 }
 
-WorkPool::~WorkPool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
-  }
-  state_->wake.notify_all();
-  for (std::thread& thread : state_->threads) thread.join();
-}
+WorkPool::~WorkPool() = default;
 
 bool WorkPool::Submit(std::function<void()> work) {
   {

@@ -7,7 +7,15 @@ namespace {
 
 TEST_CASE("V1: a server answers calls of all four kinds and counts them") {
   GuardedEcho echo;
-  auto server = MakeServer(LocalSettings(), {&echo});
+  std::mutex mutex;
+  std::vector<MethodKind> kinds;
+  auto settings = LocalSettings();
+  settings.filters.push_back([&](const ServerCall& call) {
+    std::lock_guard lock(mutex);
+    kinds.push_back(call.kind());
+    return grpc::Status::OK;
+  });
+  auto server = MakeServer(settings, {&echo});
   auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
 
   EchoRequest request;
@@ -53,6 +61,7 @@ TEST_CASE("V1: a server answers calls of all four kinds and counts them") {
   CHECK(server->counts().started == 4);
   CHECK(server->counts().ended[grpc::StatusCode::OK] == 4);
   CHECK(echo.streams.done == 3);
+  CHECK(kinds == std::vector<MethodKind>{MethodKind::kUnary, MethodKind::kServerStream, MethodKind::kClientStream, MethodKind::kBidi});
 }
 
 TEST_CASE("V1, V3: a server that nobody is connected to stops at once, with exit code 0") {

@@ -463,6 +463,33 @@ TEST_CASE("G1, G2: trailers that gRPC cannot send are refused, and a long messag
   CHECK(context.GetServerTrailingMetadata().count("fine") == 1);
 }
 
+TEST_CASE("G2: trailers and status details that together would cost the client its connection are left out") {
+  GuardedEcho echo;
+  std::vector<bool> added;
+  std::shared_ptr<Reply> finished;
+  echo.on_unary = [&](auto* context, const EchoRequest& request, auto*) -> grpc::Status {
+    ServerCall* call = ServerCall::Of(context);
+    added = {call->AddTrailer("grpc-retry-pushback-ms", "1"), call->AddTrailer("grpc-status", "1"),
+             call->AddTrailer("long", std::string(3000, 'x')), call->AddTrailer("longer", std::string(4000, 'x'))};
+    return {grpc::StatusCode::ABORTED, std::string(9000, 'x'), std::string(static_cast<std::size_t>(request.reply_bytes()), 'd')};
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  for (int details : {1000, 7000}) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    EchoRequest request;
+    request.set_reply_bytes(details);
+    EchoResponse response;
+    const grpc::Status status = stub->Unary(&context, request, &response);
+    CHECK(status.error_code() == grpc::StatusCode::ABORTED);
+    CHECK(status.error_details().size() == (details == 1000 ? 1000 : 0));
+    CHECK(added == std::vector<bool>{true, false, true, false});
+    CHECK(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms") == 1);
+    CHECK(context.GetServerTrailingMetadata().count("long") == 1);
+  }
+}
+
 class Pooled final : public Service<v1::Echo> {
  public:
   Pooled() { PoolMessages(&Pooled::SetMessageAllocatorFor_Unary); }

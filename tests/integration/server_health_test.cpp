@@ -97,7 +97,9 @@ TEST_CASE("V8, R2: readiness follows the monitors, for the server and for one se
   ledger->Turn(true);
   CHECK(Until([&] { return Check(*own_port, "penstock.test.v1.Echo") == Serving::SERVING; }));
 
-  server->SetServing("", false);
+  CHECK_FALSE(server->SetServing("no.Such", false));
+  CHECK_FALSE(server->SetServing("liveness", false));
+  CHECK(server->SetServing("", false));
   REQUIRE(watch->Read(&watched));
   CHECK(watched.status() == Serving::NOT_SERVING);
   CHECK(Check(*stub, "penstock.test.v1.Echo") == Serving::NOT_SERVING);
@@ -325,6 +327,40 @@ TEST_CASE("V1: replaced certificate files take effect without a restart, and wha
   folder.Write("tls.key", after.key);
   CHECK(Until([&] { return reaches(second); }));
   CHECK_FALSE(reaches(first));
+}
+
+// A monitor that tells the server something whenever it is asked.
+class Teller final : public ReadinessMonitor {
+ public:
+  bool ready() const noexcept override {
+    if (Server* const told = server) told->SetServing("penstock.test.v1.Echo", asked++ % 2 == 0 || asked > 10);
+    return true;
+  }
+  void Check(TimePoint, std::function<void(bool)> done) override { done(true); }
+  std::atomic<Server*> server{nullptr};
+  mutable std::atomic<int> asked{0};
+};
+
+TEST_CASE("V8: a monitor may change what the server says while it is asked") {
+  GuardedEcho echo;
+  auto teller = std::make_shared<Teller>();
+  auto settings = LocalSettings();
+  settings.readiness = {teller};
+  auto server = MakeServer(settings, {&echo});
+  auto stub = health::Health::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  health::HealthCheckRequest request;
+  request.set_service("penstock.test.v1.Echo");
+  auto watch = stub->Watch(&context, request);
+  Serving watched;
+  REQUIRE(watch->Read(&watched));
+  teller->server = server.get();
+  server->SetServing("", false);
+  server->SetServing("", true);
+  CHECK(Until([&] { return teller->asked > 10; }));
+  CHECK(Until([&] { return Check(*stub, "penstock.test.v1.Echo") == Serving::SERVING; }));
+  teller->server = nullptr;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <grpcpp/support/status.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/core/clock.h"
@@ -119,8 +121,9 @@ class ServerCall final : public grpc::CallbackServerContext, public ScopeOwner {
   // status is not told of cancellation; its scope ends as it returns.
   std::shared_ptr<CallScope> Scope() const override;
 
-  // Adds a trailer; false, and nothing is added, for one that gRPC could not send (upper case in the key, a line feed in
-  // the value), on which AddTrailingMetadata() would abort the process. Before the call is finished.
+  // Adds a trailer; of gRPC's own keys only `grpc-retry-pushback-ms`, milliseconds. False, and nothing is added: gRPC could not send it (upper case in the key, a line feed in the value;
+  // AddTrailingMetadata() would abort the process); the trailers would come to more than 6 KiB (keys, values and 32 bytes
+  // each: clients drop a connection over 8 KiB); or the call has been finished, by whomever.
   bool AddTrailer(const std::string& key, const std::string& value);
 
   // For an observer, before the handler runs: the traceparent that calls made on this one's behalf carry, instead of the one
@@ -149,10 +152,14 @@ class ServerCall final : public grpc::CallbackServerContext, public ScopeOwner {
   std::string trace_parent_;
   std::vector<std::unique_ptr<ServerCallObservation>> observations_;
 
-  mutable std::mutex scope_mutex_;
-  mutable std::shared_ptr<CallScope> scope_;  // under scope_mutex_
-  bool scope_ended_ = false;          // under scope_mutex_
-  CallScope::Ending scope_ending_{};  // under scope_mutex_
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::shared_ptr<CallScope> scope_;
+  bool scope_ended_ = false;
+  CallScope::Ending scope_ending_{};
+  // gRPC's own are no place for them: another thread may be finishing the call.
+  std::vector<std::pair<std::string, std::string>> trailers_;
+  std::size_t trailer_bytes_ = 0;
+  bool concluded_ = false;
 };
 
 }  // namespace penstock::inline v0

@@ -24,7 +24,8 @@ namespace penstock::inline v0 {
 template <class Request, class Response>
 class MessagePool final : public grpc::MessageAllocator<Request, Response> {
  public:
-  // Keeps this many pairs at most, and none whose messages came to more than `max_kept_bytes` together, serialised.
+  // Keeps this many pairs at most, and none whose messages came to more than `max_kept_bytes` together, serialised, or are
+  // found to hold more than four times as much memory.
   explicit MessagePool(std::size_t max_kept = 256, std::size_t max_kept_bytes = 64 * 1024)
       : max_kept_(max_kept), max_kept_bytes_(max_kept_bytes) {
     free_.reserve(max_kept_);
@@ -52,17 +53,33 @@ class MessagePool final : public grpc::MessageAllocator<Request, Response> {
 
     void Release() override { pool_.TakeBack(this); }
 
+    // False: they are not worth keeping.
     bool Clear(std::size_t max_bytes) {
-      // What they hold when serialised: a message that never held more keeps no more memory than a small multiple of it, and
-      // what it really uses would have to be counted by reflection, field by field.
-      if (request_.ByteSizeLong() + response_.ByteSizeLong() > max_bytes) return false;
+      const std::size_t bytes = request_.ByteSizeLong() + response_.ByteSizeLong();
+      if (bytes > max_bytes) return false;
       request_.Clear();
       response_.Clear();
-      return true;
+      // A cleared message keeps the memory of every element that it ever held, so that calls of different shapes add up. What
+      // it really holds is counted by reflection, field by field: after so many bytes have gone through, not after each call.
+      bytes_since_measured_ += bytes;
+      if (bytes_since_measured_ <= max_bytes / 4) return true;
+      bytes_since_measured_ = 0;
+      return SpaceUsed(request_, max_bytes) + SpaceUsed(response_, max_bytes) <= 4 * max_bytes;
     }
 
    private:
+    // Of a message of the lite runtime, which cannot tell, more than is allowed.
+    template <class Message>
+    static std::size_t SpaceUsed(const Message& message, std::size_t max_bytes) {
+      if constexpr (requires { message.SpaceUsedLong(); }) {
+        return message.SpaceUsedLong();
+      } else {
+        return 4 * max_bytes + 1;
+      }
+    }
+
     MessagePool& pool_;
+    std::size_t bytes_since_measured_ = 0;
     Request request_;
     Response response_;
   };

@@ -83,8 +83,8 @@ class Server {
   ServerCounts counts() const;
 
   // What health says of a service (by full name), or of the whole server for "". Both begin as true; readiness monitors and
-  // a shutdown only take away.
-  void SetServing(const std::string& service, bool serving);
+  // a shutdown only take away. False, and nothing is done, for a name that is no service of this server: a misspelt one.
+  bool SetServing(const std::string& service, bool serving);
 
  private:
   explicit Server(std::shared_ptr<detail::ServerCore> core) noexcept : core_(std::move(core)) {}

@@ -29,7 +29,7 @@ enum class ShutdownOrder {
   kStopFirst,
 };
 
-// One line of the access log.
+// One line of the access log. The views and references live until the function returns: copy what is kept.
 struct AccessLogEntry {
   std::string_view method;   // `/package.Service/Method`
   std::string peer;          // gRPC's name of the caller's address: `ipv4:10.0.0.7:51234`
@@ -82,6 +82,7 @@ struct ServerSettings {
 
   // Around every handler, outside in (V7).
   std::vector<std::shared_ptr<ServerObserver>> observers{};
+  // Once a call, after its OnDone, on a gRPC thread, several at once; must not block. What it throws is logged.
   std::function<void(const AccessLogEntry&)> access_log{};
   std::shared_ptr<Authenticator> authenticator{};
   // The program's own: the first status that is not OK ends the call. They must not block; what they throw is INTERNAL.
