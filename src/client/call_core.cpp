@@ -189,6 +189,7 @@ AttemptEnd CallCore::ReadEnd(CancelReason cancelled, std::size_t request_bytes) 
 
   end.auth_context = context_->auth_context();
   end.connection = ConnectionOf(*end.auth_context);
+  if (end.connection != nullptr) state_->NoteConnected();
   facts.over_size_limit = CertainlyOverLimit(state_->settings(), result_.status, request_bytes);
   // A child of a plain server call's context looks the same when its parent has ended.
   facts.looks_killed_at_shutdown =

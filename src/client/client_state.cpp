@@ -90,7 +90,6 @@ Result<ClientState*> ClientState::Create(ClientSettings settings) {
     state->channels_.push_back(MakeChannel(own, ChannelUse::kCalls, index));
   }
   state->connected_ = std::make_shared<ConnectedMonitor>(state->channels_, state->time_);
-  state->connected_->Start();
   if (own.observer) own.observer->OnCreated(state->view_);
   return state;
 }

@@ -80,6 +80,8 @@ class ClientState final : private CallRegistry::Owner {
 
   // What calls have been seen to use of late; only where somebody observes.
   std::vector<ClientConnection> connections() const;
+  // An attempt has had a connection.
+  void NoteConnected() noexcept { connected_->Saw(); }
   // The end of an attempt that had a connection, and not one that ended with it.
   void NoteConnection(const grpc::ClientContext& context);
 

@@ -3,11 +3,11 @@
 // Whether a client has been connected (behaviour.md R1).
 //
 // A latch: false until a connection was first ready, TLS included, then true until the client is closed, whatever
-// happens to the connection after. It is set by watching the channels' state from their making on, on one thread of the
-// process's that sleeps in a completion queue; once it is set nothing is watched.
+// happens to the connection after. It is set by the first attempt that has had a connection; while a check waits, also by
+// watching the channels' state, on one thread of the process's. Nothing is watched otherwise.
 //
 //     auto connected = std::make_shared<ConnectedMonitor>(channels, time);
-//     connected->Start();
+//     if (attempt_had_a_connection) connected->Saw();
 //
 // Threads: every member may be called from any thread. `done` runs on a gRPC callback thread.
 // Ownership: shared; holds the channels until Close().
@@ -31,8 +31,11 @@ class ConnectedMonitor final : public ReadinessMonitor, public std::enable_share
   ConnectedMonitor(std::vector<std::shared_ptr<grpc::Channel>> channels, std::shared_ptr<TimeSource> time);
   ~ConnectedMonitor() override;
 
-  // Begins to watch the channels; dials nothing.
-  void Start();
+  // A connection has been seen.
+  void Saw() noexcept {
+    // relaxed: only whether there is anything left to do.
+    if (!ready_.load(std::memory_order_relaxed)) [[unlikely]] Latch();
+  }
 
   // Ends every check with false, and lets go of the channels.
   void Close() noexcept;
@@ -44,6 +47,8 @@ class ConnectedMonitor final : public ReadinessMonitor, public std::enable_share
   struct Waiter;
 
   void Watch(std::size_t place, grpc_connectivity_state last);
+  std::vector<grpc_connectivity_state> Look() const;
+  void Latch() noexcept;
   void OnChange(std::size_t place);
   void Expire(Waiter* waiter) noexcept;
 
@@ -54,6 +59,7 @@ class ConnectedMonitor final : public ReadinessMonitor, public std::enable_share
   // All guarded by mutex_.
   bool closed_ = false;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::vector<bool> watched_;  // By channel: a watch has begun and has not been told of.
   std::vector<std::shared_ptr<Waiter>> waiters_;
 };
 

@@ -75,6 +75,7 @@ void StreamCore::TellOpened() noexcept {
   if (ticket_.held() && ticket_.is_probe()) state_->Settle(ticket_, Outcome::kSuccess, observation_.get());
   state_->broken_connections().Ended(broken_attempt_, *context_);
   state_->budget().OnSuccess();
+  state_->NoteConnected();
   state_->NoteConnection(*context_);
   Decided(RetryDecision::kSucceeded);
   Tell("OnOpened", [this] { events_->OnOpened(); });

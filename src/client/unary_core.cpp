@@ -21,6 +21,7 @@ void UnaryCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&
 void UnaryCore::AttemptEndHere() noexcept {
   const bool plain = observation_ == nullptr && !state_->settings().classify && state_->observer() == nullptr;
   if (!result_.status.ok() || !plain) [[unlikely]] return JudgeHere();
+  state_->NoteConnected();
   state_->broken_connections().Ended(broken_attempt_, *context_);
   ticket_.Settle(Outcome::kSuccess);
   loop_.OnAnswered(state_->budget());
