@@ -134,6 +134,8 @@ class ClientReadReactor : public detail::StreamReactor {
 template <class Request>
 class ClientWriteReactor : public detail::StreamReactor {
  public:
+  using Written = Request;
+
   // Writes `message`; OnWriteDone follows. Refused while one is under way and after the half-close. The first write waits for the
   // opening and is made again with it.
   [[nodiscard]] StreamStart StartWrite(const Request* message, grpc::WriteOptions options = {}) noexcept {
@@ -158,6 +160,8 @@ class ClientWriteReactor : public detail::StreamReactor {
 template <class Request, class Response>
 class ClientBidiReactor : public detail::StreamReactor {
  public:
+  using Written = Request;
+
   [[nodiscard]] StreamStart StartRead(Response* message) noexcept { return AskRead(message); }
   [[nodiscard]] StreamStart StartWrite(const Request* message, grpc::WriteOptions options = {}) noexcept {
     return AskWrite(message, options);

@@ -61,6 +61,8 @@ class Reading : public Base {
 template <class Base, class Response>
 class Writing : public Base {
  public:
+  using Written = Response;
+
   // OnWriteDone follows: false when nothing can be written any more. The buffer hint of the first write is ignored (with it
   // gRPC 1.51 never sends anything); the last message before a pause must carry none, since nothing else flushes.
   bool StartWrite(const Response* message, grpc::WriteOptions options = {}) {

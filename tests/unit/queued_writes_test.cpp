@@ -1,0 +1,265 @@
+// The queue in front of a reactor's writes, on reactors that only note what they are given.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "penstock/runtime/queued_writes.h"
+
+using namespace penstock;
+
+namespace {
+
+struct Message {
+  std::string text;
+  std::size_t ByteSizeLong() const { return text.size(); }
+};
+
+// What came to gRPC: "a" or, with the buffer hint, "a+".
+struct Sink {
+  std::vector<std::string> written;
+  bool refuses = false;
+  bool half_closed = false;
+  bool cancelled = false;
+  int finished = 0;
+  grpc::Status status;
+  const Message* under_way = nullptr;
+};
+
+class ClientLike {
+ public:
+  using Written = Message;
+  enum class Started { kStarted, kEnded };
+
+  virtual ~ClientLike() = default;
+  Started StartWrite(const Message* message, grpc::WriteOptions options) {
+    if (sink.refuses) return Started::kEnded;
+    CHECK(sink.under_way == nullptr);
+    sink.under_way = message;
+    sink.written.push_back(message->text + (options.get_buffer_hint() ? "+" : ""));
+    return Started::kStarted;
+  }
+  Started StartWritesDone() {
+    CHECK(sink.under_way == nullptr);
+    sink.half_closed = true;
+    return Started::kStarted;
+  }
+  void Cancel() { sink.cancelled = true; }
+  virtual void OnWriteDone(bool ok) = 0;
+
+  Sink sink;
+};
+
+class ServerLike {
+ public:
+  using Written = Message;
+
+  virtual ~ServerLike() = default;
+  bool StartWrite(const Message* message, grpc::WriteOptions options) {
+    if (sink.refuses) return false;
+    CHECK(sink.under_way == nullptr);
+    sink.under_way = message;
+    sink.written.push_back(message->text + (options.get_buffer_hint() ? "+" : ""));
+    return true;
+  }
+  bool Finish(grpc::Status status) {
+    ++sink.finished;
+    sink.status = std::move(status);
+    return true;
+  }
+  virtual void OnWriteDone(bool ok) = 0;
+
+  Sink sink;
+};
+
+template <class Like>
+class Writer final : public QueuedWrites<Like> {
+ public:
+  using QueuedWrites<Like>::QueuedWrites;
+
+  Queued Put(const std::string& text) { return this->Write(Message{text}); }
+  void Done(bool ok = true) {
+    this->sink.under_way = nullptr;
+    static_cast<Like*>(this)->OnWriteDone(ok);
+  }
+  void DoneAll() {
+    while (this->sink.under_way != nullptr) Done();
+  }
+
+  int writable = 0;
+  int failed = 0;
+
+ private:
+  void OnWritable() override { ++writable; }
+  void OnWritesFailed() override { ++failed; }
+};
+
+using Strings = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("S9: the buffer hint is set exactly where another message waits", Like, ClientLike, ServerLike) {
+  Writer<Like> writer;
+  CHECK(writer.Put("a") == Queued::kQueued);
+  CHECK(writer.sink.written == Strings{"a"});  // Nothing waits behind it.
+  writer.Put("b");
+  writer.Put("c");
+  CHECK(writer.sink.written.size() == 1);
+  CHECK(writer.waiting() == 2);
+  writer.Done();
+  CHECK(writer.sink.written == Strings{"a", "b+"});
+  writer.Done();
+  CHECK(writer.sink.written == Strings{"a", "b+", "c"});
+  writer.Done();
+  writer.Put("d");
+  CHECK(writer.sink.written == Strings{"a", "b+", "c", "d"});
+}
+
+TEST_CASE("S10: a full queue refuses, and says so when half of it is free again") {
+  Writer<ClientLike> writer({.max_messages = 4});
+  writer.Put("0");  // gRPC has it: it does not wait.
+  for (const char* text : {"1", "2", "3", "4"}) CHECK(writer.Put(text) == Queued::kQueued);
+  CHECK(writer.Put("5") == Queued::kFull);
+  writer.Done();
+  CHECK(writer.waiting() == 3);
+  CHECK(writer.writable == 0);
+  writer.Done();
+  CHECK(writer.waiting() == 2);
+  CHECK(writer.writable == 1);
+  writer.DoneAll();
+  CHECK(writer.writable == 1);  // Once a refusal.
+  CHECK(writer.sink.written == Strings{"0", "1+", "2+", "3+", "4"});
+}
+
+TEST_CASE("S10: bytes are bounded too, just at the bound and just over it") {
+  Writer<ClientLike> writer({.max_messages = 100, .max_bytes = 10});
+  CHECK(writer.Put("0123456789a") == Queued::kTooLarge);
+  CHECK(writer.Put("0123456789") == Queued::kQueued);
+  CHECK(writer.Put("01234") == Queued::kQueued);
+  CHECK(writer.Put("012345") == Queued::kFull);
+  CHECK(writer.Put("01234") == Queued::kQueued);
+  CHECK(writer.Put("0") == Queued::kFull);
+  CHECK(writer.Put("") == Queued::kQueued);
+  writer.Done();
+  CHECK(writer.writable == 1);
+}
+
+TEST_CASE("S10: dropping the oldest keeps the newest, and the promise of the hint") {
+  Writer<ServerLike> writer({.max_messages = 1, .when_full = WhenFull::kDropOldest});
+  writer.Put("0");
+  writer.Put("1");
+  writer.Done();  // "1" is under way, without a hint.
+  writer.Put("2");
+  writer.Put("3");
+  writer.Put("4");
+  CHECK(writer.dropped() == 2);
+  writer.DoneAll();
+  CHECK(writer.sink.written == Strings{"0", "1", "4"});
+
+  Writer<ServerLike> other({.max_messages = 2, .when_full = WhenFull::kDropOldest});
+  for (const char* text : {"0", "1", "2"}) other.Put(text);
+  other.Done();  // "1+" is under way: it has promised another.
+  other.Put("3");
+  other.Put("4");
+  other.Put("5");
+  CHECK(other.waiting() == 2);
+  other.DoneAll();
+  CHECK(other.sink.written == Strings{"0", "1+", "4+", "5"});
+  CHECK(other.dropped() == 2);
+}
+
+TEST_CASE("S10: a stream that may miss nothing is ended by a full queue") {
+  Writer<ServerLike> server({.max_messages = 1, .when_full = WhenFull::kEndStream});
+  server.Put("0");
+  server.Put("1");
+  CHECK(server.Put("2") == Queued::kEnded);
+  CHECK(server.sink.finished == 1);
+  CHECK(server.sink.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK(server.Put("3") == Queued::kEnded);
+  server.DoneAll();
+  CHECK(server.sink.written == Strings{"0"});
+  CHECK(server.sink.finished == 1);
+
+  Writer<ClientLike> client({.max_messages = 1, .when_full = WhenFull::kEndStream});
+  client.Put("0");
+  client.Put("1");
+  CHECK(client.Put("2") == Queued::kEnded);
+  CHECK(client.sink.cancelled);
+}
+
+TEST_CASE("S10: the half-close and the finish come after what was queued, and once") {
+  Writer<ClientLike> client;
+  client.Put("a");
+  client.Put("b");
+  client.WritesDone();
+  CHECK(client.Put("c") == Queued::kEnded);
+  CHECK_FALSE(client.sink.half_closed);
+  client.Done();
+  CHECK_FALSE(client.sink.half_closed);
+  client.Done();
+  CHECK(client.sink.half_closed);
+  CHECK(client.sink.written == Strings{"a", "b"});
+
+  Writer<ClientLike> empty;
+  empty.WritesDone();
+  CHECK(empty.sink.half_closed);
+
+  Writer<ServerLike> server;
+  server.Put("a");
+  server.FinishAfterWrites({grpc::StatusCode::ABORTED, "first"});
+  server.FinishAfterWrites({grpc::StatusCode::ABORTED, "second"});
+  CHECK(server.sink.finished == 0);
+  server.Done();
+  CHECK(server.sink.finished == 1);
+  CHECK(server.sink.status.error_message() == "first");
+}
+
+TEST_CASE("S10: a write that fails drops what waited, and nothing is taken after it") {
+  Writer<ClientLike> writer;
+  writer.Put("a");
+  writer.Put("b");
+  writer.Done(false);
+  CHECK(writer.failed == 1);
+  CHECK(writer.waiting() == 0);
+  CHECK(writer.Put("c") == Queued::kEnded);
+  CHECK(writer.sink.written == Strings{"a"});
+
+  Writer<ServerLike> refused;
+  refused.Put("a");
+  refused.Put("b");
+  refused.sink.refuses = true;  // The call is ending: StartWrite says so.
+  refused.Done();
+  CHECK(refused.failed == 1);
+  CHECK(refused.Put("c") == Queued::kEnded);
+
+  Writer<ServerLike> over;
+  over.sink.refuses = true;
+  CHECK(over.Put("a") == Queued::kEnded);
+  CHECK(over.failed == 0);  // Write() has said it.
+}
+
+TEST_CASE("S10: messages of several threads all go out, those of each in order") {
+  Writer<ServerLike> writer({.max_messages = 100'000});
+  constexpr int kEach = 5'000;
+  writer.Put("first");  // Under way until all have written.
+  {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int i = 0; i < kEach; ++i) writer.Put(std::string(1, static_cast<char>('a' + thread)) + std::to_string(i));
+      });
+    }
+  }
+  writer.DoneAll();
+  CHECK(writer.sink.written.size() == 1 + 4 * kEach);
+  std::vector<int> next(4, 0);
+  for (std::size_t i = 1; i < writer.sink.written.size(); ++i) {
+    const std::string& text = writer.sink.written[i];
+    const int thread = text[0] - 'a';
+    REQUIRE(std::stoi(text.substr(1)) == next[static_cast<std::size_t>(thread)]++);
+    CHECK((text.back() == '+') == (i + 1 < writer.sink.written.size()));
+  }
+}
