@@ -1,4 +1,4 @@
-// bench_micro: what the breaker and the budget cost, beside their textbook forms and the machine's floor.
+// bench_micro: what the breaker, the budget and the timers cost, beside their textbook forms and the machine's floor.
 //
 //   --json FILE      write the medians, ratios and targets to FILE
 //   --short          fewer and shorter repetitions, 1 and 2 threads: about ten seconds
@@ -249,7 +249,7 @@ bool WriteJson(const std::string& path, const std::vector<Workload>& workloads, 
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"What the circuit breaker and the retry budget cost, beside their textbook forms and the machine's floor."};
+  CLI::App app{"What the circuit breaker, the retry budget and the timers cost, beside their textbook forms and the machine's floor."};
   bool list = false;
   app.add_option("--json", options.json, "Write the results to this file");
   app.add_flag("--short", options.brief, "Fewer and shorter repetitions, 1 and 2 threads");

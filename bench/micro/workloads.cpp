@@ -5,11 +5,16 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/retry_budget.h"
+#include "penstock/core/timer_queue.h"
 #include "tests/support/textbook_circuit_breaker.h"
 
 namespace bench {
@@ -105,6 +110,67 @@ class AlwaysSwap {
   alignas(64) std::atomic<std::uint32_t> tokens_{100'000};
 };
 
+// A million timers behind one lock, as the runtime has them: the one that was set longest ago is cancelled, and set anew for in ten
+// seconds. Made with the first operation.
+template <class Queue>
+class MillionTimers {
+ public:
+  void Run(std::uint64_t operations) {
+    std::call_once(once_, [this] {
+      timers_ = std::vector<OneTimer>(kTimers);
+      for (std::size_t i = 0; i < kTimers; ++i) SetNext();
+    });
+    for (std::uint64_t i = 0; i < operations; ++i) {
+      const std::lock_guard lock(mutex_);
+      queue_.Disarm(timers_[next_]);
+      SetNext();
+    }
+  }
+
+ private:
+  static constexpr std::size_t kTimers = 1'000'000;
+
+  struct OneTimer final : Timer {
+    OneTimer() = default;
+    OneTimer(OneTimer&&) noexcept {}
+    void Fire() noexcept override {}
+  };
+
+  void SetNext() {
+    now_ += 1us;
+    queue_.Arm(timers_[next_], now_ + 10s);
+    next_ = (next_ + 1) % kTimers;
+  }
+
+  std::once_flag once_;
+  std::mutex mutex_;
+  Queue queue_;
+  std::vector<OneTimer> timers_;
+  std::size_t next_ = 0;
+  TimePoint now_{1h};
+};
+
+// What a textbook would take.
+class SortedTimers {
+ public:
+  void Arm(Timer& timer, TimePoint due) { keys_[&timer] = sorted_.emplace(due, &timer); }
+  void Disarm(Timer& timer) {
+    const auto found = keys_.find(&timer);
+    if (found == keys_.end()) return;
+    sorted_.erase(found->second);
+    keys_.erase(found);
+  }
+
+ private:
+  std::multimap<TimePoint, Timer*> sorted_;
+  std::unordered_map<Timer*, std::multimap<TimePoint, Timer*>::iterator> keys_;
+};
+
+template <class Queue>
+std::function<void(std::uint64_t)> SetAndCancel() {
+  return [timers = std::make_shared<MillionTimers<Queue>>()](std::uint64_t operations) { timers->Run(operations); };
+}
+
 struct alignas(128) OwnLine {
   std::atomic<std::uint64_t> count{0};
 };
@@ -148,6 +214,8 @@ std::vector<Workload> Workloads() {
            budget->OnSuccess();
          }
        }},
+      {"timer_million", "set a timer and cancel one, of a million", SetAndCancel<TimerQueue>()},
+      {"timer_million_sorted", "the same, with a sorted map", SetAndCancel<SortedTimers>()},
       {"floor_owned_store", "load and store on a line of one's own",
        [](std::uint64_t operations) {
          auto& count = ThreadsLine().count;
