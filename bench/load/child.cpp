@@ -9,8 +9,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <algorithm>
 #include <random>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 #include "servers.h"
@@ -33,7 +35,9 @@ Pipe MakePipe() {
 // Starts this program again; gives its pid and the ends of its stdin and stdout.
 int Start(std::vector<std::string> arguments, bool callgrind, int* to_child, int* from_child) {
   std::vector<std::string> command;
-  if (callgrind) command = {"valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"};
+  if (callgrind) {
+    command = {"valgrind", "--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=/dev/null", "--log-fd=1"};
+  }
   command.emplace_back("/proc/self/exe");
   if (callgrind) {
     char path[4096];
@@ -84,112 +88,206 @@ std::string ReadSome(int fd, bool line) {
   }
 }
 
-RunResult Measure(Variant& variant, const RunOptions& options) {
-  const auto run = [&](std::int64_t calls, std::chrono::duration<double> length, std::deque<Slot>& slots) {
-    Meter meter(calls, Clock::now() + std::chrono::duration_cast<Clock::duration>(length));
-    slots.clear();
-    for (int i = 0; i < options.outstanding; ++i) slots.emplace_back(meter);
-    meter.Started(options.outstanding);
-    variant.Run(meter, slots);
-    return meter.failed();
-  };
-  std::deque<Slot> slots;
+// Of one run: how many calls or messages failed, and how many there were.
+struct Counted {
   std::int64_t failed = 0;
-  RunResult result;
-  Histogram latencies;
   std::int64_t calls = 0;
-  const auto gather = [&] {
-    for (const Slot& slot : slots) {
-      latencies.Merge(slot.latencies());
-      calls += slot.calls();
-    }
-  };
+};
 
-  failed += run(std::max(20, 4 * options.outstanding), {}, slots);  // Connects, and warms both sides up.
+class Runner {
+ public:
+  Runner(Variant& variant, const RunOptions& options) : variant_(variant), options_(options) {}
+
+  Counted Run(std::int64_t calls, double seconds) {
+    const auto length = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    Meter meter(calls, Clock::now() + length);
+    slots_.clear();
+    for (int i = 0; i < options_.outstanding; ++i) slots_.emplace_back(meter, options_.waited_for);
+    meter.Started(options_.outstanding);
+    variant_.Run(meter, slots_);
+    Counted counted{.failed = meter.failed()};
+    for (const Slot& slot : slots_) {
+      latencies_.Merge(slot.latencies());
+      counted.calls += slot.calls();
+    }
+    return counted;
+  }
+
+  const Histogram& latencies() const { return latencies_; }
+  void ForgetLatencies() { latencies_ = Histogram(); }
+
+ private:
+  Variant& variant_;
+  const RunOptions& options_;
+  std::deque<Slot> slots_;
+  Histogram latencies_;
+};
+
+void Fail(const RunOptions& options, const Counted& counted) {
+  fmt::print(stderr, "bench/load: {}: {} of {} calls failed\n", options.variant, counted.failed, counted.calls);
+  std::_Exit(1);
+}
+
+RunResult Measure(Variant& variant, const RunOptions& options, const std::string& address) {
+  Runner runner(variant, options);
+  const bool idle = options.kind == Kind::kIdle;
+  // Connects, and warms both sides up.
+  if (!idle) {
+    const Counted warm = runner.Run(std::max(20, 4 * options.outstanding), 0);
+    if (warm.failed > 0) Fail(options, warm);
+    runner.ForgetLatencies();
+  }
+  const ServerUsage server_before = AskUsage(address, options.callgrind ? "" : "start");
   const std::int64_t allocations = Allocations();
+  const std::int64_t heap = HeapBytes();
   const auto cpu = CpuTime();
   const auto started = Clock::now();
+  if (options.callgrind) StartCounting();
+  Counted counted;
   if (options.spaced_ms > 0) {
     std::mt19937 random{7};
     for (std::int64_t i = 0; i < options.calls; ++i) {
       const int pause = options.spaced_ms + static_cast<int>(random() % static_cast<unsigned>(options.spaced_ms / 5 + 1));
       std::this_thread::sleep_for(std::chrono::milliseconds(pause));
-      failed += run(1, {}, slots);
-      gather();
+      const Counted one = runner.Run(1, 0);
+      counted.failed += one.failed;
+      counted.calls += one.calls;
     }
   } else {
-    failed += run(options.calls, std::chrono::duration<double>(options.seconds), slots);
-    gather();
+    counted = runner.Run(options.calls, options.seconds);
   }
+  if (options.callgrind) StopCounting();
   const std::chrono::duration<double> took = Clock::now() - started;
-  const auto count = static_cast<double>(calls);
-  result.calls_per_second = count / took.count();
-  result.cpu_us = static_cast<double>((CpuTime() - cpu).count()) / count;
-  result.allocations = allocations < 0 ? -1 : static_cast<double>(Allocations() - allocations) / count;
-  result.p50_us = latencies.Quantile(0.50) / 1000;
-  result.p99_us = latencies.Quantile(0.99) / 1000;
-  if (failed > 0 || calls == 0) {
-    fmt::print(stderr, "bench/load: {}: {} of {} calls failed\n", options.variant, failed, calls);
-    std::_Exit(1);
+  const auto used = CpuTime() - cpu;
+  const std::int64_t allocated = Allocations() - allocations;
+  const ServerUsage server_after = AskUsage(address, options.callgrind ? "" : "stop");
+  if (counted.failed > 0 || counted.calls == 0 || !server_before.ok || !server_after.ok) Fail(options, counted);
+
+  RunResult result;
+  const auto count = static_cast<double>(counted.calls);
+  result.metrics["calls"] = count;
+  if (idle) {
+    result.metrics["heap_bytes"] = static_cast<double>(HeapBytes() - heap) / count;
+    result.metrics["server_heap_bytes"] = (server_after.heap_bytes - server_before.heap_bytes) / count;
+    return result;
   }
+  result.metrics["calls_per_second"] = count / took.count();
+  result.metrics["cpu_us"] = static_cast<double>(used.count()) / count;
+  result.metrics["server_cpu_us"] = (server_after.cpu_us - server_before.cpu_us) / count;
+  if (allocations >= 0) {
+    result.metrics["allocations"] = static_cast<double>(allocated) / count;
+    result.metrics["server_allocations"] = (server_after.allocations - server_before.allocations) / count;
+  }
+  if (runner.latencies().Quantile(0.5) > 0) {
+    result.metrics["p50_us"] = runner.latencies().Quantile(0.50) / 1000;
+    result.metrics["p99_us"] = runner.latencies().Quantile(0.99) / 1000;
+    for (const double quantile : kQuantiles) result.quantiles_us.push_back(runner.latencies().Quantile(quantile) / 1000);
+  }
+  return result;
+}
+
+// Clients one after the other, each a connection of its own that stays: the first call of each, and what it keeps.
+RunResult MeasureClients(const VariantEntry& entry, const RunOptions& options, const std::string& address) {
+  std::vector<std::unique_ptr<Variant>> variants;
+  std::vector<double> first_us;
+  std::int64_t heap = 0;
+  ServerUsage server_before;
+  for (int i = 0; i <= options.clients; ++i) {
+    const auto started = Clock::now();
+    const auto& variant = variants.emplace_back(entry.make({.address = address, .payload = options.payload}));
+    Runner runner(*variant, options);
+    const Counted counted = runner.Run(1, 0);
+    if (counted.failed > 0) Fail(options, counted);
+    // The first one also starts what the process needs.
+    if (i > 0) first_us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - started).count());
+    if (i > 0) continue;
+    server_before = AskUsage(address, "");
+    heap = HeapBytes();
+  }
+  RunResult result;
+  result.metrics["heap_bytes"] = static_cast<double>(HeapBytes() - heap) / options.clients;
+  result.metrics["server_heap_bytes"] = (AskUsage(address, "").heap_bytes - server_before.heap_bytes) / options.clients;
+  std::sort(first_us.begin(), first_us.end());
+  result.metrics["first_call_us"] = first_us[first_us.size() / 2];
   return result;
 }
 
 }  // namespace
 
-ServerProcess::ServerProcess(const std::string& kind, int core) {
-  int from_child = -1;
-  pid_ = Start({"--as-server", kind, "--core", std::to_string(core)}, false, &stdin_, &from_child);
-  address_ = ReadSome(from_child, true);
-  while (!address_.empty() && address_.back() == '\n') address_.pop_back();
-  close(from_child);
+ServerProcess::ServerProcess(const std::string& kind, int core, bool callgrind) {
+  pid_ = Start({"--as-server", kind, "--core", std::to_string(core)}, callgrind, &stdin_, &stdout_);
+  // Behind what callgrind says of itself.
+  std::smatch found;
+  for (std::string text; address_.empty();) {
+    const std::string more = ReadSome(stdout_, true);
+    if (more.empty()) return;
+    text += more;
+    if (std::regex_search(text, found, std::regex("address ([0-9.:]+)\n"))) address_ = found[1];
+  }
 }
 
 ServerProcess::~ServerProcess() {
+  if (pid_ > 0) (void)Instructions();
+}
+
+std::optional<double> ServerProcess::Instructions() {
   close(stdin_);
-  WaitFor(pid_);
+  const std::string text = ReadSome(stdout_, false);
+  close(stdout_);
+  WaitFor(std::exchange(pid_, -1));
+  std::smatch found;
+  if (!std::regex_search(text, found, std::regex("Collected : (\\d+)"))) return std::nullopt;
+  return std::stod(found[1]);
 }
 
 ClientProcess::ClientProcess(const RunOptions& options) : options_(options) {
-  pid_ = Start({"--as-client", options.variant, "--address", options.address, "--outstanding",
-                std::to_string(options.outstanding), "--calls", std::to_string(options.calls), "--seconds",
-                fmt::format("{}", options.seconds), "--spaced-ms", std::to_string(options.spaced_ms), "--core",
-                std::to_string(options.core)},
-               options.callgrind, nullptr, &stdout_);
-}
-
-std::string ClientProcess::ReadAll() {
-  std::string text = ReadSome(stdout_, false);
-  close(stdout_);
-  exit_code_ = WaitFor(pid_);
-  return text;
+  std::vector<std::string> arguments = {"--as-client", options.variant,
+                                        "--kind", std::to_string(static_cast<int>(options.kind)),
+                                        "--address", options.address,
+                                        "--outstanding", std::to_string(options.outstanding),
+                                        "--payload", std::to_string(options.payload),
+                                        "--calls", std::to_string(options.calls),
+                                        "--seconds", fmt::format("{}", options.seconds),
+                                        "--spaced-ms", std::to_string(options.spaced_ms),
+                                        "--clients", std::to_string(options.clients),
+                                        "--core", std::to_string(options.core)};
+  if (options.waited_for) arguments.push_back("--waited-for");
+  if (options.callgrind) arguments.push_back("--under-callgrind");
+  pid_ = Start(std::move(arguments), options.callgrind, nullptr, &stdout_);
 }
 
 std::optional<RunResult> ClientProcess::Result() {
-  const std::string text = ReadAll();
+  text_ = ReadSome(stdout_, false);
+  close(stdout_);
+  const int exit_code = WaitFor(pid_);
   RunResult result;
-  if (exit_code_ != 0 || std::sscanf(text.c_str(), "%lf %lf %lf %lf %lf", &result.calls_per_second, &result.cpu_us,
-                                     &result.allocations, &result.p50_us, &result.p99_us) != 5) {
-    fmt::print(stderr, "bench/load: the client '{}' ended with exit code {}\n", options_.variant, exit_code_);
+  std::istringstream lines(text_);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string what, name;
+    double value = 0;
+    words >> what;
+    if (what == "metric" && words >> name >> value) result.metrics[name] = value;
+    if (what == "quantile" && words >> value) result.quantiles_us.push_back(value);
+  }
+  if (exit_code != 0 || result.metrics.empty()) {
+    fmt::print(stderr, "bench/load: the client '{}' ended with exit code {}\n", options_.variant, exit_code);
     return std::nullopt;
   }
   return result;
 }
 
-std::optional<double> ClientProcess::Instructions() {
-  const std::string text = ReadAll();
+std::optional<double> ClientProcess::Instructions() const {
   std::smatch found;
-  if (exit_code_ != 0 || !std::regex_search(text, found, std::regex("Collected : (\\d+)"))) return std::nullopt;
+  if (!std::regex_search(text_, found, std::regex("Collected : (\\d+)"))) return std::nullopt;
   return std::stod(found[1]);
 }
-
-std::optional<RunResult> RunClient(const RunOptions& options) { return ClientProcess(options).Result(); }
 
 int ServerMain(const std::string& kind, int core) {
   if (core >= 0) PinToCore(core);
   const auto server = StartServer(kind);
   if (server == nullptr) return 1;
-  fmt::print("{}\n", server->address());
+  fmt::print("address {}\n", server->address());
   std::fflush(stdout);
   char byte = 0;
   while (read(STDIN_FILENO, &byte, 1) > 0 || errno == EINTR) {  // The parent's end closes with the parent.
@@ -206,17 +304,23 @@ int ClientMain(const RunOptions& options) {
     if (server == nullptr) return 1;
     address = server->address();
   }
-  for (const VariantEntry& entry : Variants()) {
-    if (options.variant != entry.name) continue;
-    const auto variant = entry.make(address);
-    const RunResult result = Measure(*variant, options);
-    fmt::print("{} {} {} {} {}\n", result.calls_per_second, result.cpu_us, result.allocations, result.p50_us,
-               result.p99_us);
-    std::fflush(stdout);
-    std::_Exit(0);  // Tearing down is not what is measured.
+  const VariantEntry* entry = FindVariant(options.kind, options.variant);
+  if (entry == nullptr) {
+    fmt::print(stderr, "bench/load: there is no variant '{}'\n", options.variant);
+    return 2;
   }
-  fmt::print(stderr, "bench/load: there is no variant '{}'\n", options.variant);
-  return 2;
+  RunResult result;
+  std::unique_ptr<Variant> variant;
+  if (options.clients > 0) {
+    result = MeasureClients(*entry, options, address);
+  } else {
+    variant = entry->make({.address = address, .payload = options.payload});
+    result = Measure(*variant, options, address);
+  }
+  for (const auto& [name, value] : result.metrics) fmt::print("metric {} {}\n", name, value);
+  for (const double value : result.quantiles_us) fmt::print("quantile {}\n", value);
+  std::fflush(stdout);
+  std::_Exit(0);  // Tearing down is not what is measured.
 }
 
 }  // namespace load

@@ -1,10 +1,16 @@
 #include "meter.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <sys/resource.h>
 
 #include <cerrno>
 #include <cstdlib>
+
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#define PENSTOCK_BENCH_CALLGRIND 1
+#endif
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define PENSTOCK_COUNTS_ALLOCATIONS 1
@@ -87,6 +93,23 @@ std::chrono::microseconds CpuTime() {
     return std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec);
   };
   return micros(usage.ru_utime) + micros(usage.ru_stime);
+}
+
+std::int64_t HeapBytes() noexcept {
+  const struct mallinfo2 heap = mallinfo2();
+  return static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
+}
+
+void StartCounting() {
+#ifdef PENSTOCK_BENCH_CALLGRIND
+  CALLGRIND_START_INSTRUMENTATION;
+#endif
+}
+
+void StopCounting() {
+#ifdef PENSTOCK_BENCH_CALLGRIND
+  CALLGRIND_STOP_INSTRUMENTATION;
+#endif
 }
 
 void PinToCore(int core) {

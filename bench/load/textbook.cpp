@@ -104,33 +104,46 @@ class TextbookClient {
   TextbookBudget budget_;
 };
 
-class Textbook final : public Variant {
+class TextbookCall {
  public:
-  explicit Textbook(const std::string& address)
-      : client_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())) {
-    request_.set_text(std::string(kPayloadBytes, 'x'));
-  }
+  TextbookCall(TextbookClient& client, Slot& slot, const EchoRequest& request)
+      : client_(client), slot_(slot), request_(request) {}
 
-  void Run(Meter& meter, std::deque<Slot>& slots) override {
-    for (Slot& slot : slots) Next(slot);
-    meter.Wait();
-  }
-
- private:
-  void Next(Slot& slot) {
-    if (!slot.Begin()) return;
-    client_.Unary(request_, [this, &slot](const grpc::Status& status, const EchoResponse& response) {
-      slot.End(status.ok() && response.text().size() == kPayloadBytes);
-      Next(slot);
+  void Call() {
+    client_.Unary(request_, [this](const grpc::Status& status, const EchoResponse& response) {
+      if (slot_.EndAndContinue(status.ok() && response.text().size() == request_.text().size())) Call();
     });
   }
 
+ private:
+  TextbookClient& client_;
+  Slot& slot_;
+  const EchoRequest& request_;
+};
+
+class Textbook final : public Variant {
+ public:
+  explicit Textbook(const VariantOptions& options)
+      : client_(grpc::CreateChannel(options.address, grpc::InsecureChannelCredentials())) {
+    request_.set_text(std::string(static_cast<std::size_t>(options.payload), 'x'));
+  }
+
+  void Run(Meter& meter, std::deque<Slot>& slots) override {
+    std::deque<TextbookCall> calls;
+    for (Slot& slot : slots) calls.emplace_back(client_, slot, request_);
+    RunCallers(calls, meter, slots);
+  }
+
+ private:
   TextbookClient client_;
   EchoRequest request_;
 };
 
 }  // namespace
 
-std::unique_ptr<Variant> MakeTextbook(const std::string& address) { return std::make_unique<Textbook>(address); }
+std::vector<VariantEntry> TextbookVariants() {
+  return {{Kind::kUnary, "textbook wrapper", "mutex breaker, token bucket, an object a call, a deadline",
+           [](const VariantOptions& options) -> std::unique_ptr<Variant> { return std::make_unique<Textbook>(options); }}};
+}
 
 }  // namespace load

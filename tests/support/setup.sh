@@ -7,7 +7,7 @@ packages=(
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc grpc-proto
   libuv1-dev libfmt-dev libssl-dev
   doctest-dev cmake                                                # the tests; cmake for the consumer that uses it
-  libcli11-dev libbenchmark-dev                                    # the programs in bench/
+  libcli11-dev libbenchmark-dev valgrind                           # the programs in bench/; valgrind counts instructions
   libsqlite3-dev libpq-dev postgresql python3-yaml openssl          # the example in docs/example, and its tests
   opentelemetry-cpp-dev                                            # telemetry; Debian 12 has it in its backports only
   prometheus-cpp-dev
