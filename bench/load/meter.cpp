@@ -100,6 +100,14 @@ std::int64_t HeapBytes() noexcept {
   return static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
 }
 
+bool CanCount() {
+#ifdef PENSTOCK_BENCH_CALLGRIND
+  return std::system("valgrind --version >/dev/null 2>&1") == 0;
+#else
+  return false;
+#endif
+}
+
 void StartCounting() {
 #ifdef PENSTOCK_BENCH_CALLGRIND
   CALLGRIND_START_INSTRUMENTATION;

@@ -142,7 +142,9 @@ std::chrono::microseconds CpuTime();
 std::int64_t HeapBytes() noexcept;
 void PinToCore(int core);
 
-// Between the two a callgrind above this process counts; nothing without one, or where its header was missing.
+// Whether instructions can be counted here: callgrind's header was there when this was built, and valgrind is installed.
+bool CanCount();
+// Between the two a callgrind above this process counts; nothing without one.
 void StartCounting();
 void StopCounting();
 

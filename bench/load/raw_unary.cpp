@@ -219,6 +219,12 @@ std::unique_ptr<Variant> MakeNoRetries(const VariantOptions& options) {
   return std::make_unique<Calls<ReactorCall>>(MakeChannel(options.address, arguments), options.payload);
 }
 
+std::unique_ptr<Variant> MakeTunedQueue(const VariantOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  return std::make_unique<RawCompletionQueue>(MakeChannel(options.address, arguments), options.payload);
+}
+
 std::unique_ptr<Variant> MakeInterceptor(const VariantOptions& options) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -239,6 +245,7 @@ std::vector<VariantEntry> RawUnaryVariants() {
       {Kind::kUnary, "raw function", "the std::function form", Make<Calls<FunctionCall>>},
       {Kind::kUnary, "raw function, own object", "the same, with context and messages allocated for each call", Make<Calls<ObjectCall>>},
       {Kind::kUnary, "raw completion queue", "one thread that drives a queue", Make<RawCompletionQueue>},
+      {Kind::kUnary, "raw completion queue, no retries", "the same with grpc.enable_retries 0", MakeTunedQueue},
       {Kind::kUnary, "raw sync", "a thread an outstanding call", Make<RawSync>},
       {Kind::kUnary, "raw reactor, no retries", "the raw reactor with grpc.enable_retries 0", MakeNoRetries},
       {Kind::kUnary, "grpc retry policy", "the raw reactor with gRPC's own retries configured", MakeRetryPolicy},

@@ -33,6 +33,7 @@ struct ServerUsage {
   double cpu_us = 0;
   double allocations = 0;
   double heap_bytes = 0;
+  double messages_written = 0;  // on server streams
 };
 ServerUsage AskUsage(const std::string& address, const std::string& what);
 
