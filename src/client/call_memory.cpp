@@ -41,12 +41,6 @@ struct CacheEnd {
 
 constexpr std::size_t ClassOf(std::size_t size) { return (size + kStep - 1) / kStep; }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeeps = false;  // So that a use after the end is seen.
-#else
-constexpr bool kKeeps = true;
-#endif
-
 }  // namespace
 
 void* TakeCallMemory(std::size_t size) {
@@ -63,7 +57,7 @@ void* TakeCallMemory(std::size_t size) {
 
 void GiveCallMemory(void* memory, std::size_t size) noexcept {
   const std::size_t index = ClassOf(size);
-  if (!kKeeps || index >= kClasses || cache.over || cache.lists[index].count >= kMostBlocks) return ::operator delete(memory);
+  if (!kKeepsCallMemory || index >= kClasses || cache.over || cache.lists[index].count >= kMostBlocks) return ::operator delete(memory);
   static thread_local CacheEnd end;
   (void)end;
   List& list = cache.lists[index];

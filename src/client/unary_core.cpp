@@ -34,6 +34,7 @@ void UnaryCore::AttemptEndHere() noexcept {
 void UnaryCore::JudgeHere() noexcept {
   const AttemptEnd end = ReadEnd(word_.reason(), request_bytes_);
   const bool ok = result_.status.ok();
+  if (ok) state_->NoteConnected();
   if (ok || (end.connection != nullptr && end.facts.code != grpc::StatusCode::UNAVAILABLE)) state_->NoteConnection(*context_);
   const Reached reached = ok ? Reached::kResponded : ReachOf(*context_, result_.status, end.connection);
   FollowHere(end, SettleEnd(end, JudgeWithoutClassify(end.facts), reached));

@@ -10,6 +10,13 @@
 
 namespace penstock::inline v0::detail {
 
+// False under AddressSanitizer: so that a use after the end is seen.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kKeepsCallMemory = false;
+#else
+inline constexpr bool kKeepsCallMemory = true;
+#endif
+
 void* TakeCallMemory(std::size_t size);
 // `size` as it was taken with. On any thread.
 void GiveCallMemory(void* memory, std::size_t size) noexcept;

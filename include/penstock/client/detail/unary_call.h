@@ -10,20 +10,11 @@
 #include <utility>
 
 #include "penstock/client/detail/call_memory.h"
+#include "penstock/client/detail/call_messages.h"
 #include "penstock/client/detail/unary_core.h"
 #include "penstock/client/method.h"
 
 namespace penstock::inline v0::detail {
-
-// As it is sent; 0 for messages of another kind than protobuf's.
-template <class Message>
-std::size_t BytesOf(const Message& message) {
-  if constexpr (requires { message.ByteSizeLong(); }) {
-    return message.ByteSizeLong();
-  } else {
-    return 0;
-  }
-}
 
 template <class Method, class Callback>
 class CallbackCall final : public UnaryCore {
@@ -31,8 +22,14 @@ class CallbackCall final : public UnaryCore {
   using Request = typename Method::Request;
   using Response = typename Method::Response;
 
-  CallbackCall(const Method& method, Request&& request, Callback&& callback)
-      : method_(method), request_(std::move(request)), callback_(std::move(callback)) {}
+  template <class Given>
+  CallbackCall(const Method& method, Given&& request, Callback&& callback)
+      : method_(method), messages_(Messages::Take()), callback_(std::move(callback)) {
+    messages_->request = std::forward<Given>(request);
+  }
+  ~CallbackCall() { Messages::Give(messages_); }
+  CallbackCall(const CallbackCall&) = delete;
+  CallbackCall& operator=(const CallbackCall&) = delete;
 
   static void* operator new(std::size_t size) {
     static_assert(alignof(CallbackCall) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
@@ -41,28 +38,28 @@ class CallbackCall final : public UnaryCore {
   static void operator delete(void* memory, std::size_t size) noexcept { GiveCallMemory(memory, size); }
 
   void Begin(ClientState& state, CallOptions&& options) noexcept {
-    UnaryCore::Begin(state, *method_.info, std::move(options), BytesOf(request_), kCallAndHandle);
+    UnaryCore::Begin(state, *method_.info, std::move(options), BytesOf(messages_->request), kCallAndHandle);
   }
 
  private:
+  using Messages = CallMessages<Request, Response>;
   static constexpr std::uint32_t kCallAndHandle = 2;
 
   void StartAttempt(void* async, const std::shared_ptr<grpc::Channel>&, grpc::ClientContext* context, bool further) override {
-    if (further) response_ = Response();
+    if (further) messages_->response = Response();
     (static_cast<typename Method::Async*>(async)->*method_.start)(
-        context, &request_, &response_, [this](grpc::Status status) { AttemptDone(std::move(status)); });
+        context, &messages_->request, &messages_->response, [this](grpc::Status status) { AttemptDone(std::move(status)); });
   }
   void Complete(const CallResult& result) override {
     // Moved out, so that what it holds goes with its run and not with the last handle.
     Callback callback = std::move(callback_);
-    callback(result, response_);
+    callback(result, messages_->response);
   }
   bool completes_unreferenced() const noexcept override { return false; }
   void Unreferenced() noexcept override { delete this; }
 
   const Method method_;
-  Request request_;
-  Response response_;
+  Messages* const messages_;
   Callback callback_;
 };
 
