@@ -1,5 +1,7 @@
 """The lab's results: the table on the terminal, JSON, and docs/lab-results.md."""
 import json
+import os
+import pathlib
 import platform
 import subprocess
 import textwrap
@@ -21,12 +23,9 @@ def versions():
                 found[name] = done.stdout.strip()
         except OSError:
             pass
-    return found | {"kernel": platform.release().split("-")[0], "processors": str(_processors())}
-
-
-def _processors():
-    import os
-    return len(os.sched_getaffinity(0))
+    peer = pathlib.Path(__file__).resolve().parent.parent / "peers/node/package.json"
+    found["grpc-js"] = json.loads(peer.read_text(encoding="utf-8"))["dependencies"]["@grpc/grpc-js"]
+    return found | {"kernel": platform.release().split("-")[0], "processors": str(len(os.sched_getaffinity(0)))}
 
 
 def table(rows):
