@@ -14,8 +14,8 @@ packages=(
   python3-grpcio python3-protobuf                                  # the lab's short selection (tests/lab),
   liblua5.3-0 libopentracing-c-wrapper0                            # and what haproxy needs for it
 )
-# What is built where these are, and left out where they are not.
-optional=(opentelemetry-cpp-dev prometheus-cpp-dev)
+# What is built or run where these are, and left out where they are not.
+optional=(opentelemetry-cpp-dev prometheus-cpp-dev python3-grpcio python3-protobuf liblua5.3-0 libopentracing-c-wrapper0)
 
 # Another clone of the tree, such as CI's next one, finds what ccache has of this one.
 export CCACHE_NOHASHDIR=true CCACHE_BASEDIR=$top
