@@ -42,7 +42,7 @@ std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, g
 Fault FaultFor(ClientState& state, const MethodEntry& method, const CallOptions& options);
 
 // The end of an attempt as it is read once.
-struct AttemptEnd {
+struct EndedAttempt {
   TimePoint now{};
   AttemptFacts facts;
   // The connection it used, by its identity; null where none was picked, and for OK. Valid while the context's own is held.

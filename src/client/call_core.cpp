@@ -172,12 +172,12 @@ void CallCore::AttemptDone(grpc::Status&& status) noexcept {
   if (word_.EndAttempt()) AttemptEndHere();
 }
 
-AttemptEnd CallCore::ReadEnd(CancelReason cancelled, std::size_t request_bytes) noexcept {
+EndedAttempt CallCore::ReadEnd(CancelReason cancelled, std::size_t request_bytes) noexcept {
   result_.status = NormalStatus(std::move(result_.status));
   result_.headers = &context_->GetServerInitialMetadata();
   result_.trailers = &context_->GetServerTrailingMetadata();
 
-  AttemptEnd end;
+  EndedAttempt end;
   end.now = state_->clock().Now();
   AttemptFacts& facts = end.facts;
   facts.code = result_.status.error_code();
@@ -198,7 +198,7 @@ AttemptEnd CallCore::ReadEnd(CancelReason cancelled, std::size_t request_bytes) 
   return end;
 }
 
-AttemptReport CallCore::SettleEnd(const AttemptEnd& end, const std::optional<Verdict>& verdict, Reached reached) noexcept {
+AttemptReport CallCore::SettleEnd(const EndedAttempt& end, const std::optional<Verdict>& verdict, Reached reached) noexcept {
   AttemptReport report;
   report.reached = reached;
   if (verdict) {
@@ -236,7 +236,7 @@ AttemptReport CallCore::SettleEnd(const AttemptEnd& end, const std::optional<Ver
   return report;
 }
 
-void CallCore::FollowHere(const AttemptEnd& end, const AttemptReport& report) noexcept {
+void CallCore::FollowHere(const EndedAttempt& end, const AttemptReport& report) noexcept {
   RetryStep step = loop_.OnAttemptEnded(report, state_->budget(), end.now, RandomBits());
   Decided(step.decision);
   observation_.reset();

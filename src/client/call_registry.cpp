@@ -16,7 +16,9 @@ bool CallRegistry::Add(LiveCall& call) noexcept {
   const std::uint32_t index = ShardOfThread();
   Shard& shard = shards_[index];
   std::lock_guard lock(shard.mutex);
-  call.shard_ = index;
+  call.shard_ = static_cast<std::uint16_t>(index);
+  call.sampled_ = shard.added < kSampledFirst || shard.added % kSampledEvery == 0;
+  ++shard.added;
   call.previous_ = call.next_ = nullptr;
   const bool first = shard.count++ == 0;
   if (shard.closed) {

@@ -32,6 +32,11 @@ class CallRegistry {
 
   explicit CallRegistry(Owner& owner) : owner_(owner) {}
 
+  // Of the calls of a thread the first few are sampled and then every so many. A prime, so that calls that take turns between
+  // backends are sampled in turn too.
+  static constexpr std::uint32_t kSampledFirst = 16;
+  static constexpr std::uint32_t kSampledEvery = 61;
+
   // Counts the call and lists it. False once the registry is closed: the call is counted, and nobody will cancel it.
   bool Add(LiveCall& call) noexcept;
 
@@ -61,6 +66,7 @@ class CallRegistry {
     mutable std::mutex mutex;
     LiveCall* first = nullptr;
     std::uint32_t count = 0;
+    std::uint32_t added = 0;
     bool closed = false;
     std::condition_variable idle;
   };

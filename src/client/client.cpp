@@ -32,6 +32,7 @@ std::shared_ptr<ReadinessMonitor> Client::Connected() const { return state_->con
 CircuitState Client::circuit_state() const noexcept { return state_->breaker().state(); }
 Counts Client::circuit_counts() const noexcept { return state_->breaker().counts(); }
 CircuitTotals Client::circuit_totals() const noexcept { return state_->breaker().totals(); }
+std::vector<ClientConnection> Client::connections() const { return state_->connections(); }
 double Client::budget_tokens() const noexcept { return state_->budget().milli_tokens() / 1000.0; }
 
 namespace detail {

@@ -47,20 +47,19 @@ CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clo
 
 class ClientState::View final : public ClientView {
  public:
-  View(std::string address, std::unique_ptr<CircuitBreaker> breaker, const Clock* clock)
-      : address_(std::move(address)), breaker_(std::move(breaker)), clock_(clock) {}
+  View(std::string address, std::unique_ptr<CircuitBreaker> breaker)
+      : address_(std::move(address)), breaker_(std::move(breaker)) {}
 
   const std::string& address() const noexcept override { return address_; }
   CircuitState state() const noexcept override { return breaker_->state(); }
   CircuitTotals totals() const noexcept override { return breaker_->totals(); }
-  std::vector<ClientConnection> connections() const override { return samples_.Read(clock_->Now()); }
+  std::vector<ClientConnection> connections() const override { return samples_.Read(); }
   CircuitBreaker& breaker() noexcept { return *breaker_; }
   ConnectionSamples& samples() noexcept { return samples_; }
 
  private:
   const std::string address_;
   const std::unique_ptr<CircuitBreaker> breaker_;
-  const Clock* const clock_;
   ConnectionSamples samples_;
 };
 
@@ -82,7 +81,7 @@ Result<ClientState*> ClientState::Create(ClientSettings settings) {
   }
   std::string address = own.address;
   if (address.empty()) address = own.unix_socket.empty() ? fmt::format("{}", fmt::join(own.addresses, ",")) : own.unix_socket;
-  state->view_ = std::make_shared<View>(std::move(address), *std::move(breaker), state->clock_);
+  state->view_ = std::make_shared<View>(std::move(address), *std::move(breaker));
   state->breaker_ = &state->view_->breaker();
   state->samples_ = &state->view_->samples();
   state->budget_ = *std::move(budget);
@@ -133,7 +132,7 @@ void ClientState::ReportFault(std::string_view method, std::string_view what) no
 std::vector<ClientConnection> ClientState::connections() const { return view_->connections(); }
 
 void ClientState::NoteConnection(const grpc::ClientContext& context) {
-  if (observer() != nullptr && samples_->Due()) samples_->Note(context, clock_->Now());
+  samples_->Note(context, clock_->Now());
 }
 
 Admission ClientState::Acquire(const CallScope* parent) noexcept {

@@ -78,11 +78,11 @@ class ClientState final : private CallRegistry::Owner {
   // A fault in what the program gave the client (C6, C11): told to the observer, and logged.
   void ReportFault(std::string_view method, std::string_view what) noexcept;
 
-  // What calls have been seen to use of late; only where somebody observes.
+  // What calls have been seen to use of late (D4).
   std::vector<ClientConnection> connections() const;
   // An attempt has had a connection.
   void NoteConnected() noexcept { connected_->Saw(); }
-  // The end of an attempt that had a connection, and not one that ended with it.
+  // An attempt of a sampled call has ended on its connection, and not with it; or a stream has opened.
   void NoteConnection(const grpc::ClientContext& context);
 
   // Asks the breaker for a call that is made for `parent` (null: none).

@@ -20,7 +20,6 @@ void ConnectionSamples::Note(const grpc::ClientContext& context, TimePoint now) 
   std::shared_ptr<const grpc::AuthContext> auth_context = context.auth_context();
   const void* const identity = ConnectionOf(*auth_context);
   if (identity == nullptr) return;
-  std::string peer = PeerName(context.peer());
 
   std::vector<Connection> dropped;  // destroyed without the lock
   std::lock_guard lock(mutex_);
@@ -33,10 +32,10 @@ void ConnectionSamples::Note(const grpc::ClientContext& context, TimePoint now) 
                             [&](const Connection& one) { return one.identity == identity; });
   if (known == connections_.end()) {
     if (connections_.size() == kMost) return;
-    connections_.push_back({std::move(auth_context), identity, std::move(peer), now, now, 0});
+    connections_.push_back({std::move(auth_context), identity, PeerName(context.peer()), now, now, 0});
     known = std::prev(connections_.end());
   }
-  known->last = now;
+  known->last = latest_ = now;
   known->notes += 1;
   notes_ += 1;
   if (notes_ < kNotesOfLate) return;
@@ -44,12 +43,12 @@ void ConnectionSamples::Note(const grpc::ClientContext& context, TimePoint now) 
   for (Connection& connection : connections_) connection.notes /= 2;
 }
 
-std::vector<ClientConnection> ConnectionSamples::Read(TimePoint now) const {
+std::vector<ClientConnection> ConnectionSamples::Read() const {
   std::vector<ClientConnection> read;
   std::lock_guard lock(mutex_);
   double all = 0;
   for (const Connection& connection : connections_) {
-    if (now - connection.last >= kForgottenAfter) continue;
+    if (latest_ - connection.last >= kForgottenAfter) continue;
     all += connection.notes;
     read.push_back({connection.peer, connection.since, connection.notes});
   }

@@ -2,9 +2,8 @@
 
 // What a client is connected to, as its calls have seen it (behaviour.md D4).
 //
-// gRPC does not say which connections a channel has; a finished attempt does say which one it used. Of a client that
-// somebody observes, one attempt in sixteen leaves a note here: enough to see that all calls go to one backend, and
-// cheap.
+// gRPC does not say which connections a channel has; a finished attempt does say which one it used. A few of the calls, which
+// CallRegistry picks, leave a note here: enough to see that all go to one backend, and cheap.
 //
 // Threads: every member may be called from any thread.
 // Ownership: holds the security context of each connection noted, so that its address is not used again for another.
@@ -14,9 +13,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/security/auth_context.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,21 +27,14 @@ namespace penstock::inline v0::detail {
 
 class ConnectionSamples {
  public:
-  // A connection that no note has named for so long is no longer told of.
+  // A connection is no longer told of when the latest note is so much younger than its own.
   static constexpr Duration kForgottenAfter = std::chrono::minutes(1);
   static constexpr std::size_t kMost = 64;
-
-  // Whether this attempt is to leave a note: the first sixteen, then every sixteenth.
-  bool Due() noexcept {
-    // relaxed: any fair number will do.
-    const std::uint64_t number = attempts_.fetch_add(1, std::memory_order_relaxed);
-    return number < 16 || number % 16 == 0;
-  }
 
   // A finished attempt that had a connection, and not one that ended with it.
   void Note(const grpc::ClientContext& context, TimePoint now);
 
-  std::vector<ClientConnection> Read(TimePoint now) const;
+  std::vector<ClientConnection> Read() const;
 
   // gRPC's name for a peer as address and port: `ipv4:10.0.0.7:9090`, `ipv6:%5B::1%5D:9090`, `unix:/run/x`.
   static std::string PeerName(std::string_view peer);
@@ -61,9 +51,9 @@ class ConnectionSamples {
   // Notes after which all counts are halved.
   static constexpr double kNotesOfLate = 1000;
 
-  std::atomic<std::uint64_t> attempts_{0};
   mutable std::mutex mutex_;
   std::vector<Connection> connections_;  // under mutex_
+  TimePoint latest_{};                   // under mutex_
   double notes_ = 0;                     // under mutex_
 };
 

@@ -128,7 +128,7 @@ void StreamCore::AttemptEndHere() noexcept {
       cancelled = CancelReason::kNone;  // The cancel was the client's own.
     }
   }
-  const AttemptEnd end = ReadEnd(cancelled, largest);
+  const EndedAttempt end = ReadEnd(cancelled, largest);
   facts.attempt = end.facts;
   facts.sent = facts.sent || end.connection != nullptr;
   end_.code = end.facts.code;

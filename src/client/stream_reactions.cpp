@@ -76,7 +76,7 @@ void StreamCore::TellOpened() noexcept {
   state_->broken_connections().Ended(broken_attempt_, *context_);
   state_->budget().OnSuccess();
   state_->NoteConnected();
-  state_->NoteConnection(*context_);
+  if (sampled()) state_->NoteConnection(*context_);
   Decided(RetryDecision::kSucceeded);
   Tell("OnOpened", [this] { events_->OnOpened(); });
 }

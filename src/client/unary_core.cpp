@@ -23,6 +23,7 @@ void UnaryCore::AttemptEndHere() noexcept {
   if (!result_.status.ok() || !plain) [[unlikely]] return JudgeHere();
   state_->NoteConnected();
   state_->broken_connections().Ended(broken_attempt_, *context_);
+  if (sampled()) [[unlikely]] state_->NoteConnection(*context_);
   ticket_.Settle(Outcome::kSuccess);
   loop_.OnAnswered(state_->budget());
   result_.headers = &context_->GetServerInitialMetadata();
@@ -32,10 +33,12 @@ void UnaryCore::AttemptEndHere() noexcept {
 }
 
 void UnaryCore::JudgeHere() noexcept {
-  const AttemptEnd end = ReadEnd(word_.reason(), request_bytes_);
+  const EndedAttempt end = ReadEnd(word_.reason(), request_bytes_);
   const bool ok = result_.status.ok();
   if (ok) state_->NoteConnected();
-  if (ok || (end.connection != nullptr && end.facts.code != grpc::StatusCode::UNAVAILABLE)) state_->NoteConnection(*context_);
+  if (sampled() && (ok || (end.connection != nullptr && end.facts.code != grpc::StatusCode::UNAVAILABLE))) {
+    state_->NoteConnection(*context_);
+  }
   const Reached reached = ok ? Reached::kResponded : ReachOf(*context_, result_.status, end.connection);
   FollowHere(end, SettleEnd(end, JudgeWithoutClassify(end.facts), reached));
 }

@@ -4,12 +4,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <string>
 #include <thread>
 
 #include "penstock/client/client.h"
 #include "penstock/client/stream.h"
+#include "support/eventually.h"
 #include "wallet/v1/wallet.grpc.pb.h"
 
 namespace penstock::test {
@@ -18,15 +18,6 @@ using namespace std::chrono_literals;
 using ::wallet::v1::Balance;
 using ::wallet::v1::Refusal;
 using ::wallet::v1::Wallet;
-
-inline bool Until(const std::function<bool()>& condition, std::chrono::milliseconds limit = 30s) {
-  const auto until = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 // Watches an account through the wallet, and notes whether the watch ever ends.
 class Watcher final : public ClientReadReactor<Balance> {

@@ -39,9 +39,9 @@ TEST_CASE("S8: a ledger that is down ends a watch with the wallet's own status, 
   ::wallet::v1::WatchBalanceRequest request;
   request.set_account("bob");
   caller.Open(PENSTOCK_METHOD(Wallet, WatchBalance), request, {}, watcher);
-  REQUIRE(Until([&] { return watcher.version() == 1; }));
+  REQUIRE(Eventually([&] { return watcher.version() == 1; }));
   setting.KillLedger();
-  CHECK(Until([&] { return watcher.ended(); }));
+  CHECK(Eventually([&] { return watcher.ended(); }));
   CHECK(watcher.status().error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(watcher.status().error_message() == "the ledger can't be reached");
   CHECK(ReasonOf(watcher.status()) == Refusal::LEDGER_UNAVAILABLE);
@@ -107,7 +107,7 @@ std::string ContentOf(const std::string& path) {
 
 TEST_CASE("R2: a wallet whose ledger has a wrong address never turns ready but is alive, and one that reaches it is ready") {
   Setting setting;
-  CHECK(Until([&] { return Health(setting.wallet_port(), "readiness") == HealthCheckResponse::SERVING; }));
+  CHECK(Eventually([&] { return Health(setting.wallet_port(), "readiness") == HealthCheckResponse::SERVING; }));
 
   setting.router().SetTargets({});  // refuses every connection
   const auto accepted = setting.router().stats().accepted;
@@ -141,7 +141,7 @@ TEST_CASE("R2, T3: with TLS as certificates.sh makes it payments pass; a wallet 
   Program trusting = wallet(right + "ca.pem");
   const auto port = trusting.WaitForNumber("serving on port ");
   REQUIRE_MESSAGE(port.has_value(), trusting.text());
-  CHECK(Until([&] { return Health(*port, "readiness", credentials) == HealthCheckResponse::SERVING; }));
+  CHECK(Eventually([&] { return Health(*port, "readiness", credentials) == HealthCheckResponse::SERVING; }));
   auto app = Client::Create({.address = "localhost:" + std::to_string(*port), .tls = Tls{.roots_file = right + "ca.pem"}});
   REQUIRE(app.ok());
   CHECK(app->CallAndWait(PENSTOCK_METHOD(Wallet, Pay), Payment("tls", 3)).response.balance() == 7);

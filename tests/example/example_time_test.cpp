@@ -129,18 +129,18 @@ TEST_CASE("L3: a payment that the ledger does not answer ends at the wallet's tw
   Lab lab;
   lab.store.holds = true;
   const auto paying = lab.Pay("slow");
-  REQUIRE(Until([&] { return lab.store.transfers == 1; }));
+  REQUIRE(Eventually([&] { return lab.store.transfers == 1; }));
   lab.time->Advance(2s - 1ns);
   CHECK_FALSE(paying->ended);
   lab.time->Advance(1ns);
-  REQUIRE(Until([&] { return paying->ended.load(); }));
+  REQUIRE(Eventually([&] { return paying->ended.load(); }));
   CHECK(paying->status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
   CHECK(ReasonOf(paying->status) == Refusal::OUTCOME_UNKNOWN);
 
   // The app repeats it, as it is told to.
   lab.store.Release();
   const auto again = lab.Pay("slow");
-  REQUIRE(Until([&] { return again->ended.load(); }));
+  REQUIRE(Eventually([&] { return again->ended.load(); }));
   CHECK(again->status.ok());
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("K1, L4: a payment is tried again after the backoff, and not before") 
   CHECK_FALSE(paying->ended);
   lab.store.refuses = false;
   lab.time->Advance(100ms);
-  REQUIRE(Until([&] { return paying->ended.load(); }));
+  REQUIRE(Eventually([&] { return paying->ended.load(); }));
   CHECK(paying->status.ok());
   CHECK(lab.store.transfers == 2);
 }
@@ -163,7 +163,7 @@ TEST_CASE("B2: while the breaker is open payments are refused without asking the
   lab.store.refuses = true;
   const auto pay = [&](const std::string& id) {
     const auto paying = lab.Pay(id);
-    REQUIRE(Until([&] { return paying->ended.load(); }));
+    REQUIRE(Eventually([&] { return paying->ended.load(); }));
     return paying->status;
   };
   for (int i = 0; i < 5; ++i) CHECK(ReasonOf(pay("refused" + std::to_string(i))) == Refusal::OUTCOME_UNKNOWN);
@@ -182,7 +182,7 @@ TEST_CASE("S8: a watch ends with the wallet's own status ten seconds after the l
   ::wallet::v1::WatchBalanceRequest request;
   request.set_account("bob");
   lab.app->Open(PENSTOCK_METHOD(Wallet, WatchBalance), request, {}, watcher);
-  REQUIRE(Until([&] { return watcher.version() == 1; }));
+  REQUIRE(Eventually([&] { return watcher.version() == 1; }));
   const std::size_t timers = lab.time->timers();
   lab.ledger_server.reset();
   REQUIRE(lab.time->WaitForTimers(timers + 1));  // the gap is noticed: its limit is armed
@@ -190,7 +190,7 @@ TEST_CASE("S8: a watch ends with the wallet's own status ten seconds after the l
   lab.time->AdvanceTo(lost + 10s - 1ns);
   CHECK_FALSE(watcher.ended());
   lab.time->AdvanceTo(lost + 10s);
-  REQUIRE(Until([&] { return watcher.ended(); }));
+  REQUIRE(Eventually([&] { return watcher.ended(); }));
   CHECK(watcher.status().error_code() == grpc::StatusCode::UNAVAILABLE);
   CHECK(watcher.status().error_message() == "the ledger can't be reached");
   CHECK(ReasonOf(watcher.status()) == Refusal::LEDGER_UNAVAILABLE);
@@ -202,7 +202,7 @@ TEST_CASE("S8: a ledger that comes back within ten seconds goes on with the watc
   ::wallet::v1::WatchBalanceRequest request;
   request.set_account("bob");
   lab.app->Open(PENSTOCK_METHOD(Wallet, WatchBalance), request, {}, watcher);
-  REQUIRE(Until([&] { return watcher.version() == 1; }));
+  REQUIRE(Eventually([&] { return watcher.version() == 1; }));
   const std::string address = "127.0.0.1:" + std::to_string(lab.ledger_server->port());
   const std::size_t timers = lab.time->timers();
   lab.ledger_server.reset();
@@ -212,7 +212,7 @@ TEST_CASE("S8: a ledger that comes back within ten seconds goes on with the watc
   // However often the backoff is waited out meanwhile: short of the limit.
   for (int i = 0; i < 90 && watcher.version() < 2; ++i) {
     lab.time->Advance(100ms);
-    Until([&] { return watcher.version() == 2 || watcher.ended(); }, 100ms);
+    Eventually([&] { return watcher.version() == 2 || watcher.ended(); }, 100ms);
   }
   CHECK(watcher.version() == 2);
   CHECK_FALSE(watcher.ended());

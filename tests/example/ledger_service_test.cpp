@@ -18,6 +18,7 @@
 #include "ledger/sqlite_store.h"
 #include "penstock/server/server.h"
 #include "penstock/testing/certificates.h"
+#include "support/eventually.h"
 
 namespace penstock::test {
 
@@ -35,13 +36,6 @@ using example::ledger::Transferred;
 using example::ledger::TransferOrder;
 using ::ledger::v1::Account;
 using ::ledger::v1::Ledger;
-
-bool Until(const std::function<bool()>& condition) {
-  for (const auto until = std::chrono::steady_clock::now() + 30s; !condition(); std::this_thread::sleep_for(1ms)) {
-    if (std::chrono::steady_clock::now() > until) return false;
-  }
-  return true;
-}
 
 struct Serving {
   explicit Serving(Store& store) : service(store) {
@@ -199,10 +193,10 @@ TEST_CASE("V5: watches and reconciliations that wait for the database give their
       CHECK(others.back()->Write({}));
     }
   }
-  REQUIRE(Until([&] { return store.asked == 10; }));
+  REQUIRE(Eventually([&] { return store.asked == 10; }));
   for (int i = 0; i < 6; ++i) contexts[static_cast<std::size_t>(i)]->TryCancel();
-  CHECK(Until([&] { return store.given_up == 6; }));
-  CHECK(Until([&] { return serving->server->counts().in_flight == 4; }));
+  CHECK(Eventually([&] { return store.given_up == 6; }));
+  CHECK(Eventually([&] { return serving->server->counts().in_flight == 4; }));
   serving->server->Shutdown();
   CHECK(serving->server->Wait() == 0);
   CHECK(store.given_up == 10);

@@ -30,7 +30,7 @@ inline void RollOut(Setting& setting, int watches, int rollouts, bool hold_a_han
     caller.Open(PENSTOCK_METHOD(Wallet, WatchBalance), request, {}, *watchers.back());
   }
   const auto all_saw = [&](std::int64_t version) {
-    return Until([&] {
+    return Eventually([&] {
       for (const auto& watcher : watchers) {
         if (watcher->ended()) return true;
         if (watcher->version() < version) return false;
@@ -90,7 +90,7 @@ inline void KillUnderLoad(Setting& setting, int kills) {
   for (int i = 0; i < kills; ++i) {
     // After some payments, and at any moment of one.
     const int enough = acknowledged + static_cast<int>(random() % 20);
-    CHECK(Until([&] { return acknowledged > enough; }));
+    CHECK(Eventually([&] { return acknowledged > enough; }));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
     if (i % 2 == 0) {
       setting.KillLedger();
@@ -103,7 +103,7 @@ inline void KillUnderLoad(Setting& setting, int kills) {
   }
   // The last one's successor serves, too.
   const int enough = acknowledged + 20;
-  CHECK(Until([&] { return acknowledged > enough; }));
+  CHECK(Eventually([&] { return acknowledged > enough; }));
   stop = true;
   for (auto& payer : payers) payer.join();
   const auto balance = [&](const std::string& account) {

@@ -1,5 +1,6 @@
 // What a client connects to, and how: balancing, names, restarts, proxies, TLS, sharing nothing.
 
+#include <algorithm>
 #include <doctest/doctest.h>
 #include <grpcpp/generic/async_generic_service.h>
 
@@ -103,6 +104,38 @@ TEST_CASE("D1: a name with several addresses is balanced in the same way") {
                      .plaintext = true,
                      .connection = {.balancing = Balancing::kRoundRobin, .name_server = dns.address()}});
   for (const auto& [pod, calls] : ThirtyCalls(all, 3)) CHECK_MESSAGE(calls == 10, pod);
+}
+
+TEST_CASE("D4: a client tells which backends its calls use, since when, and with what share") {
+  const ThreePods pods;
+  Client first = Made({.address = "", .addresses = pods.addresses(), .plaintext = true, .authority = "pods.test"});
+  CHECK(first.connections().empty());
+  Client all = Made({.address = "",
+                     .addresses = pods.addresses(),
+                     .plaintext = true,
+                     .connection = {.balancing = Balancing::kRoundRobin},
+                     .authority = "pods.test"});
+  const TimePoint begin = SteadyClock().Now();
+  ThirtyCalls(first, 1);
+  ThirtyCalls(all, 3);
+  for (int call = 0; call < 600; ++call) REQUIRE(Call(all).ok());
+  REQUIRE(first.connections().size() == 1);
+  CHECK(first.connections()[0].share == 1);
+  CHECK(first.connections()[0].since >= begin);
+  const std::vector<ClientConnection> seen = all.connections();
+  REQUIRE(seen.size() == 3);
+  std::vector<std::string> peers;
+  double shares = 0;
+  for (const ClientConnection& connection : seen) {
+    peers.push_back(connection.peer);
+    CHECK(connection.share > 0.2);
+    shares += connection.share;
+  }
+  CHECK(shares == doctest::Approx(1));
+  std::sort(peers.begin(), peers.end());
+  std::vector<std::string> expected = pods.addresses();
+  std::sort(expected.begin(), expected.end());
+  CHECK(peers == expected);
 }
 
 TEST_CASE("D2: a backend that comes back at its address is found in about a second") {

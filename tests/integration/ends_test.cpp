@@ -15,101 +15,16 @@
 #include "penstock/client/client.h"
 #include "penstock/testing/router.h"
 #include "support/client_calls.h"
+#include "support/closing.h"
 #include "support/echo_service.h"
 #include "support/exits.h"
 
 extern char** environ;
 
 namespace penstock::test {
-namespace {
-
-// Calls that count how often each completes.
-struct ManyCalls {
-  explicit ManyCalls(int count) : completions(static_cast<std::size_t>(count)) {}
-
-  void Begin(
-      Client& client, const v1::EchoRequest& request,
-      const std::function<CallOptions()>& options = [] { return CallOptions{}; }) {
-    for (std::atomic<int>& one : completions) {
-      client.Call(PENSTOCK_METHOD(v1::Echo, Repeatable), request, options(),
-                  [this, &one](const CallResult& result, v1::EchoResponse&) {
-                    ++one;
-                    if (result.reason == EndReason::kCancelled) ++cancelled;
-                    ++all;
-                  });
-    }
-  }
-  void CheckEachOnce() const {
-    CHECK(all == static_cast<int>(completions.size()));
-    for (const std::atomic<int>& one : completions) CHECK(one == 1);
-  }
-
-  std::vector<std::atomic<int>> completions;
-  std::atomic<int> cancelled{0};
-  std::atomic<int> all{0};
-};
-
-v1::EchoRequest Waiting() {
-  v1::EchoRequest request;
-  request.set_delay_ms(-1);
-  return request;
-}
-
-v1::EchoRequest Refused() {
-  v1::EchoRequest request;
-  request.set_code(grpc::StatusCode::UNAVAILABLE);
-  request.set_message("no");
-  return request;
-}
-
-const CircuitBreakerSettings kNeverOpen{.trip = [](const Counts&) { return false; }};
-
-}  // namespace
 
 TEST_CASE("L9: closing with 100 calls in flight, 100 in backoff and 100 without a connection takes under a second") {
-  for (const bool waits : {true, false}) {
-    CAPTURE(waits);
-    EchoServer server;
-    ManyCalls in_flight(100), in_backoff(100), waiting(100);
-    const ClientSettings settings{.address = "",
-                                  .max_attempts = 100,
-                                  .backoff_base = 60s,
-                                  .backoff_max = 60s,
-                                  .budget = {.max_tokens = 1000},
-                                  .breaker = kNeverOpen};
-    ClientSettings reachable = settings;
-    reachable.address = server.address();
-    reachable.timeout = 1h;
-    ClientSettings not_reachable = settings;
-    not_reachable.address = "127.0.0.1:1";
-    not_reachable.timeout = 1h;
-    auto client = std::make_unique<Client>(MakeClient(reachable));
-    auto unreachable = std::make_unique<Client>(MakeClient(not_reachable));
-    in_flight.Begin(*client, Waiting());
-    in_backoff.Begin(*client, Refused());
-    waiting.Begin(*unreachable, {}, [] { return CallOptions{.wait_for_ready = true}; });
-    REQUIRE(server.echo().WaitUntil([](const EchoCounts& counts) {
-      const auto calls = counts.calls.find("Repeatable");
-      return calls != counts.calls.end() && calls->second >= 200;
-    }));
-    const auto begin = std::chrono::steady_clock::now();
-    if (waits) {
-      CHECK(client->CloseAndWait(begin + kLimit));
-      CHECK(unreachable->CloseAndWait(begin + kLimit));
-    } else {
-      client.reset();
-      unreachable.reset();
-    }
-    CHECK(Eventually([&] { return in_flight.all == 100 && in_backoff.all == 100 && waiting.all == 100; }));
-    const auto took = std::chrono::steady_clock::now() - begin;
-    MESSAGE("closed after ", took / 1ms, " ms");
-    CHECK(took < 5s);  // 1 s on a machine that does nothing else.
-    in_flight.CheckEachOnce();
-    in_backoff.CheckEachOnce();
-    waiting.CheckEachOnce();
-    CHECK(in_flight.cancelled == 100);
-    CHECK(waiting.cancelled == 100);
-  }
+  for (const bool waits : {true, false}) CHECK(CloseWithCallsInEveryState(waits) < 5s);  // 1 s on a machine that does nothing else.
 }
 
 TEST_CASE("L9: calls made while the client is closed on another thread each complete once") {
@@ -185,11 +100,11 @@ TEST_CASE("L13: a client may be dropped by its own cancelled call, with others i
   std::atomic<int> ended{0};
   std::promise<void> dropped;
   for (int call = 0; call < 20; ++call) {
-    client->Call(PENSTOCK_METHOD(v1::Echo, Unary), Waiting(), {},
+    client->Call(PENSTOCK_METHOD(v1::Echo, Unary), Hanging(), {},
                  [&](const CallResult&, v1::EchoResponse&) { ++ended; });
   }
   CallHandle handle =
-      client->Call(PENSTOCK_METHOD(v1::Echo, Unary), Waiting(), {}, [&](const CallResult&, v1::EchoResponse&) {
+      client->Call(PENSTOCK_METHOD(v1::Echo, Unary), Hanging(), {}, [&](const CallResult&, v1::EchoResponse&) {
         client.reset();
         dropped.set_value();
       });
@@ -225,40 +140,7 @@ TEST_CASE("L9: a completion may take a lock under which its call was made") {
   CHECK(Eventually([&] { return completed == 401; }));
 }
 
-TEST_CASE("L9: calls chained from completions do not grow the stack") {
-  EchoServer server;
-  Client client = MakeClient({.address = server.address()});
-  client.Close();  // The fastest ends there are.
-  Client open = MakeClient({.address = server.address()});
-  struct Chain {
-    Client& client;
-    const int length;
-    std::atomic<int> done{0};
-    std::atomic<std::uintptr_t> lowest{~std::uintptr_t{0}};
-    std::atomic<std::uintptr_t> highest{0};
-    std::thread::id thread{};
-    std::promise<void> finished{};
-    void Next() {
-      client.Call(PENSTOCK_METHOD(v1::Echo, Repeatable), {}, {}, [this](const CallResult&, v1::EchoResponse&) {
-        // All on one thread: else the stacks cannot be compared.
-        if (thread == std::thread::id()) thread = std::this_thread::get_id();
-        if (thread == std::this_thread::get_id()) {
-          const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
-          lowest = std::min(lowest.load(), here);
-          highest = std::max(highest.load(), here);
-        }
-        if (++done == length) return finished.set_value();
-        Next();
-      });
-    }
-  };
-  for (Client* which : {&client, &open}) {
-    Chain chain{.client = *which, .length = which == &open ? 10'000 : 20'000};
-    chain.Next();
-    REQUIRE(chain.finished.get_future().wait_for(120s) == std::future_status::ready);
-    CHECK(chain.highest - chain.lowest < 64 * 1024);
-  }
-}
+TEST_CASE("L9: calls chained from completions do not grow the stack") { ChainCalls(10'000); }
 
 TEST_CASE("G7: a program may exit with clients alive and calls in every state") { ExitAgainAndAgain(4); }
 

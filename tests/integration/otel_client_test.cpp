@@ -429,7 +429,7 @@ TEST_CASE("D4: the connections that calls use are counted by peer") {
   }));
   // Half of the calls each, about.
   for (int i = 0; i < 200; ++i) Call(client, Request());
-  const auto seen = client.state().connections();
+  const auto seen = client.connections();
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].share > 0.2);
   CHECK(seen[1].share > 0.2);

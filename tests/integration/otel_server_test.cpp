@@ -89,9 +89,9 @@ struct StreamLab {
     CHECK(span.name == "penstock.test.v1.Echo/Down");
     CHECK(span.attributes.at("rpc.response.status_code") == status);
     CHECK(span.error == (status != "OK"));
-    CHECK(Until([&] { return server->counts().in_flight == 0; }));
+    CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
     if (status_at_server) {
-      CHECK(Until([&] { return !at_server.Spans().empty(); }));
+      CHECK(Eventually([&] { return !at_server.Spans().empty(); }));
       REQUIRE(at_server.Spans().size() == 1);
       const RecordedSpan served = at_server.Spans()[0];
       CHECK(served.attributes.at("rpc.response.status_code") == *status_at_server);
@@ -142,7 +142,7 @@ TEST_CASE("O3: the server continues the trace, and calls made for its call are c
       CallScope::Create(TimePoint::max(), {{"traceparent", traceparent}, {"tracestate", "a=1"}, {"baggage", baggage}});
   CHECK(to_middle->CallAndWait(PENSTOCK_METHOD(v1::Echo, Repeatable), EchoRequest(), {.parent = scope}).ok());
 
-  CHECK(Until([&] { return recorded.Spans().size() == 4; }));
+  CHECK(Eventually([&] { return recorded.Spans().size() == 4; }));
   std::map<std::string, RecordedSpan> spans;  // by kind and method
   for (const RecordedSpan& span : recorded.Spans()) spans[span.kind + " " + span.attributes.at("rpc.method")] = span;
   REQUIRE(spans.size() == 4);
@@ -242,7 +242,7 @@ TEST_CASE("O2: a SERVER span is an error only for the server's faults") {
     EchoResponse response;
     CallUnary(*stub, request, &response);
   }
-  CHECK(Until([&] { return recorded.Spans().size() == codes.size(); }));
+  CHECK(Eventually([&] { return recorded.Spans().size() == codes.size(); }));
   std::map<std::string, bool> errors;
   for (const RecordedSpan& span : recorded.Spans()) {
     CHECK(span.kind == "server");
@@ -285,7 +285,7 @@ TEST_CASE("V7: exceptions and refused calls are seen by tracing and metrics") {
   context.AddMetadata("refuse", "1");
   CHECK(stub->Unary(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::PERMISSION_DENIED);
 
-  CHECK(Until([&] { return recorded.Spans().size() == 2; }));
+  CHECK(Eventually([&] { return recorded.Spans().size() == 2; }));
   std::map<std::string, std::uint64_t> counts;
   for (const RecordedPoint& point : recorded.Points()) {
     CHECK(point.name == "rpc.server.call.duration");
@@ -312,7 +312,7 @@ TEST_CASE("O2, V7: a method that no service has is one series and a span in its 
     stub.UnaryCall(&context, method, {}, &request, &response, [&](const grpc::Status& s) { code.set_value(s.error_code()); });
     CHECK(code.get_future().get() == grpc::StatusCode::UNIMPLEMENTED);
   }
-  CHECK(Until([&] { return recorded.Spans().size() == 2; }));
+  CHECK(Eventually([&] { return recorded.Spans().size() == 2; }));
   for (const RecordedSpan& span : recorded.Spans()) {
     CHECK(span.kind == "server");
     CHECK(span.name == "grpc");

@@ -206,7 +206,7 @@ TEST_CASE("S9: a server's queued messages all arrive, in order, and the status a
     request.set_count(count);
     CHECK(reader.StartRead(&reader.message) == StreamStart::kStarted);
     pair.client->Open(PENSTOCK_METHOD(v1::Echo, Down), request, {}, reader);
-    REQUIRE(Until([&] { return reader.done.load(); }));
+    REQUIRE(Eventually([&] { return reader.done.load(); }));
     CHECK(reader.messages == count);
     CHECK(reader.in_order);
     CHECK(reader.status.error_message() == "all of them");
@@ -218,7 +218,7 @@ TEST_CASE("S9: a client's queued messages all arrive, in order, those from befor
   Writer writer;
   writer.OnWritable();
   pair.client->Open(PENSTOCK_METHOD(v1::Echo, Up), {}, &writer.response, writer);
-  REQUIRE(Until([&] { return writer.done.load(); }));
+  REQUIRE(Eventually([&] { return writer.done.load(); }));
   CHECK(writer.status.ok());
   CHECK(writer.response.sequence() == kMessages);
   CHECK(writer.response.text() == "in order");
@@ -230,7 +230,7 @@ TEST_CASE("S9: with one message under way and with many, no answer is held back 
     Talker talker(window);
     talker.Begin();
     pair.client->Open(PENSTOCK_METHOD(v1::Echo, Bidi), {}, talker);
-    REQUIRE(Until([&] { return talker.done.load(); }));
+    REQUIRE(Eventually([&] { return talker.done.load(); }));
     CHECK(talker.status.ok());
     CHECK(talker.messages == kMessages);
     CHECK(talker.in_order);

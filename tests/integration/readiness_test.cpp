@@ -80,6 +80,23 @@ TEST_CASE("R1: a first call makes it ready as well") {
   CHECK(monitor->ready());
 }
 
+TEST_CASE("R1: a client whose connection has gone idle stays ready, and connects again with its next call") {
+  EchoServer server;
+  const auto router = RouterTo({server.port()});
+  Client client = MakeClient({.address = router->address(), .channel_arguments = [](grpc::ChannelArguments& arguments) {
+                                arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 1'000);
+                              }});
+  const auto monitor = client.Connected();
+  CHECK(Checked(*monitor));
+  CHECK(Call(client));
+  REQUIRE(Eventually([&] { return router->connections().empty(); }));
+  CHECK(monitor->ready());
+  CHECK(Checked(*monitor, In(kLimit)));
+  CHECK(Call(client));
+  CHECK(monitor->ready());
+  CHECK(router->stats().accepted == 2);
+}
+
 TEST_CASE("R1: it stays ready through an outage and an open breaker, until the client is closed") {
   auto server = std::make_unique<EchoServer>();
   Client client = MakeClient({.address = server->address(), .max_attempts = 1, .breaker = {.consecutive_failures = 1}});

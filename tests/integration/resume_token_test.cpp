@@ -8,10 +8,12 @@
 
 #include "ledger/v1/ledger.grpc.pb.h"
 #include "penstock/client/client.h"
+#include "support/eventually.h"
 
 using namespace std::chrono_literals;
 using ledger::v1::Account;
 using ledger::v1::WatchAccountRequest;
+using penstock::test::Eventually;
 
 namespace {
 
@@ -77,15 +79,6 @@ class Watched {
   grpc::Status result_;
   std::atomic<bool> ended_{false};
 };
-
-bool Eventually(auto condition) {
-  const auto until = std::chrono::steady_clock::now() + 30s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 }  // namespace
 

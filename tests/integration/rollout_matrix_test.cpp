@@ -289,7 +289,7 @@ class Load {
   void Stop() {
     stopping_ = true;
     if (thread_.joinable()) thread_.join();
-    Until([&] { return running_ == 0; });
+    Eventually([&] { return running_ == 0; });
   }
   std::atomic<int> calls{0}, rejected{0}, failed{0};
   std::string failure() const {
@@ -369,7 +369,7 @@ Measured Run(const Case& c) {
     }
   }
   const auto all_up = [&](int times) {
-    return Until([&] { return std::all_of(streams.begin(), streams.end(), [&](const auto& s) { return s->ups() >= times; }); });
+    return Eventually([&] { return std::all_of(streams.begin(), streams.end(), [&](const auto& s) { return s->ups() >= times; }); });
   };
   REQUIRE(all_up(1));
   Load load(client);
@@ -420,7 +420,7 @@ Measured Run(const Case& c) {
     stream->Cancel();
   }
   for (const auto& stream : streams) {
-    CHECK(Until([&] { return stream->ended(); }));
+    CHECK(Eventually([&] { return stream->ended(); }));
     CHECK(stream->odd_end() == "");
   }
   CHECK(client.CloseAndWait(steady_clock::now() + 30s));

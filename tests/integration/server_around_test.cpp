@@ -27,7 +27,7 @@ TEST_CASE("V6: a method that returns neither Handle nor Start is served, and nam
     EchoResponse response;
     CHECK(stub->Idempotent(&context, EchoRequest(), &response).ok());
   }
-  CHECK(Until([&] { return server->counts().in_flight == 0; }));
+  CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   const std::string text = log.text();
   const auto first = text.find("/penstock.test.v1.Echo/Idempotent is not guarded");
   CHECK(first != std::string::npos);
@@ -76,13 +76,13 @@ TEST_CASE("V6: a call that ends before its request has come, or whose request ca
   // gRPC tells of a unary call when its message or its end has come: nothing says that the headers are there.
   for (auto after = 1ms; server->counts().ended[grpc::StatusCode::CANCELLED] == 0 && after < 10s; after *= 2) {
     AnyCall(*server, kMethod).Headers(after);
-    Until([&] { return server->counts().ended[grpc::StatusCode::CANCELLED] == 1; }, 100ms);
+    Eventually([&] { return server->counts().ended[grpc::StatusCode::CANCELLED] == 1; }, 100ms);
   }
   CHECK(server->counts().ended[grpc::StatusCode::CANCELLED] == 1);
   CHECK(log.text() == "");
   CHECK(AnyCall(*server, kMethod).Unary("").ok());
   CHECK(AnyCall(*server, kMethod).Unary("\xff\xff").error_code() == grpc::StatusCode::UNIMPLEMENTED);  // gRPC's word for it
-  CHECK(Until([&] { return server->counts().in_flight == 0; }));
+  CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   CHECK(server->counts().ended[grpc::StatusCode::UNIMPLEMENTED] == 1);
   CHECK(echo.unary_calls == 1);
   CHECK_FALSE(log.Has("not guarded"));
@@ -202,7 +202,7 @@ TEST_CASE("V7: observers and the access log see refused calls and exceptions, un
   CHECK(echo.streams.opened == 0);
   CHECK(stream("Bearer right") == grpc::StatusCode::OK);
 
-  REQUIRE(Until([&] { return recorder->seen().size() == 9; }));
+  REQUIRE(Eventually([&] { return recorder->seen().size() == 9; }));
   CHECK(recorder->started == 9);
   const auto seen = recorder->seen();
   int unauthenticated = 0, filtered = 0, threw = 0, alice = 0;
@@ -283,7 +283,7 @@ TEST_CASE("V7: load shedding refuses the call over the cap with RESOURCE_EXHAUST
       CHECK(stub->Repeatable(&context, EchoRequest(), &response).ok());
     });
   }
-  REQUIRE(Until([&] {
+  REQUIRE(Eventually([&] {
     std::lock_guard lock(mutex);
     return kept.size() == 2;
   }));
@@ -300,7 +300,7 @@ TEST_CASE("V7: load shedding refuses the call over the cap with RESOURCE_EXHAUST
   CHECK(server->counts().overloaded == 1);
   for (Reply& reply : kept) reply.Finish(grpc::Status::OK);
   for (std::thread& caller : callers) caller.join();
-  CHECK(Until([&] { return server->counts().in_flight == 0; }));
+  CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   EchoResponse response;
   CHECK(CallUnary(*stub, EchoRequest(), &response).ok());
 

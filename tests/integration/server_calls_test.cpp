@@ -57,7 +57,7 @@ TEST_CASE("V1: a server answers calls of all four kinds and counts them") {
     stream->WritesDone();
     CHECK(stream->Finish().ok());
   }
-  CHECK(Until([&] { return server->counts().in_flight == 0; }));
+  CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   CHECK(server->counts().started == 4);
   CHECK(server->counts().ended[grpc::StatusCode::OK] == 4);
   CHECK(echo.streams.done == 3);

@@ -117,8 +117,8 @@ TEST_CASE("V6: an exception from a reactor's constructor or any of its methods e
         case Where::kRead:
         case Where::kWrite: CheckInternal(status); break;
       }
-      CHECK(Until([&] { return server->counts().exceptions == 1; }));
-      if (where != Where::kConstructor) CHECK(Until([&] { return destroyed == 1; }));
+      CHECK(Eventually([&] { return server->counts().exceptions == 1; }));
+      if (where != Where::kConstructor) CHECK(Eventually([&] { return destroyed == 1; }));
       server->Shutdown();
       CHECK(server->Wait() == 0);
     }
@@ -203,7 +203,7 @@ void ThrowIn(char kind, Step step, Thrown thrown) {
   // Brings the call to where it throws, once its reactor is there.
   std::thread outside([&] {
     if (step != Step::kCancelled && step != Step::kShutdown && (step != Step::kDone || kind == 'u')) return;
-    CHECK(Until([&] { return server->counts().started == 1; }));
+    CHECK(Eventually([&] { return server->counts().started == 1; }));
     std::this_thread::sleep_for(20ms);
     step == Step::kCancelled ? context.TryCancel() : server->Shutdown();
   });
@@ -236,7 +236,7 @@ void ThrowIn(char kind, Step step, Thrown thrown) {
       CHECK(took < Bound(100ms));
       break;
   }
-  CHECK(Until([&] { return server->counts().exceptions == 1 && server->counts().in_flight == 0; }));
+  CHECK(Eventually([&] { return server->counts().exceptions == 1 && server->counts().in_flight == 0; }));
   server->Shutdown();
   CHECK(server->Wait() == 0);
 }
@@ -343,7 +343,7 @@ TEST_CASE("S10, V5: a start too early or after the finish is refused, and never 
   CHECK(stream->Read(&response));
   CHECK_FALSE(stream->Read(&response));
   CHECK(stream->Finish().ok());
-  REQUIRE(Until([&] { return done == 1; }));
+  REQUIRE(Eventually([&] { return done == 1; }));
   CHECK(answers == std::vector<bool>{true, false, false, true, false, true, false, false, false, false, false});
 }
 
@@ -353,7 +353,7 @@ class Holder final : public ServerWriteReactor<EchoResponse> {
   Holder(std::atomic<int>& cancelled, std::atomic<bool>& let_go, std::atomic<int>& done) : cancelled_(cancelled), done_(done) {
     thread_ = std::thread([this, &let_go, hold = Hold()] {
       CHECK(static_cast<bool>(hold));
-      Until([&] { return let_go.load(); });
+      Eventually([&] { return let_go.load(); });
       CHECK(done_ == 0);  // the client is gone, and the reactor is still here
     });
   }
@@ -380,10 +380,10 @@ TEST_CASE("V5: a hold keeps the reactor while another thread works for it, past 
   auto reader = stub->Down(&context, EchoRequest());
   reader->WaitForInitialMetadata();
   context.TryCancel();
-  CHECK(Until([&] { return cancelled == 1; }));
+  CHECK(Eventually([&] { return cancelled == 1; }));
   CHECK(done == 0);
   let_go = true;
-  CHECK(Until([&] { return done == 1; }));
+  CHECK(Eventually([&] { return done == 1; }));
   CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
 }
 
@@ -397,10 +397,10 @@ TEST_CASE("S6, V5: a quiet stream's headers come at once, and its reactor hears 
   reader->WaitForInitialMetadata();                   // would end with the deadline, 30 s from now
   CHECK(echo.streams.opened == 1);
   context.TryCancel();
-  CHECK(Until([&] { return echo.streams.done == 1; }));
+  CHECK(Eventually([&] { return echo.streams.done == 1; }));
   CHECK(echo.streams.cancelled == 1);
   CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
-  CHECK(Until([&] { return server->counts().ended[grpc::StatusCode::CANCELLED] == 1; }));
+  CHECK(Eventually([&] { return server->counts().ended[grpc::StatusCode::CANCELLED] == 1; }));
 }
 
 TEST_CASE("L10, V5: a call's scope has its deadline and trace, and ends as the client cancels or the handler finishes") {
@@ -425,7 +425,7 @@ TEST_CASE("L10, V5: a call's scope has its deadline and trace, and ends as the c
       EchoResponse response;
       stub->Repeatable(&context, EchoRequest(), &response);
     });
-    REQUIRE(Until([&] { return arrived.load(); }));
+    REQUIRE(Eventually([&] { return arrived.load(); }));
     const auto left = scope->deadline() - SteadyClock().Now();
     CHECK(left > 20s);
     CHECK(left <= 31s);
@@ -433,7 +433,7 @@ TEST_CASE("L10, V5: a call's scope has its deadline and trace, and ends as the c
     CHECK_FALSE(scope->ended());
     if (cancel) {
       context.TryCancel();
-      CHECK(Until([&] { return scope->ended(); }));
+      CHECK(Eventually([&] { return scope->ended(); }));
       CHECK(kept->cancelled());
     }
     kept->Finish(grpc::Status::OK);

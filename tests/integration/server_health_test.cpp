@@ -86,16 +86,16 @@ TEST_CASE("V8, R2: readiness follows the monitors, for the server and for one se
   REQUIRE(unknown_watch->Read(&unknown_status));
   CHECK(unknown_status.status() == Serving::SERVICE_UNKNOWN);
 
-  REQUIRE(Until([&] { return database->checks == 1 && ledger->checks == 1; }));
+  REQUIRE(Eventually([&] { return database->checks == 1 && ledger->checks == 1; }));
   database->Turn(true);
   REQUIRE(watch->Read(&watched));
   CHECK(watched.status() == Serving::SERVING);
   CHECK(Check(*stub, "readiness") == Serving::SERVING);
   CHECK(Check(*stub, "penstock.test.v1.Echo") == Serving::NOT_SERVING);
   ledger->Turn(false);  // a check that failed is made again
-  REQUIRE(Until([&] { return ledger->checks == 2; }));
+  REQUIRE(Eventually([&] { return ledger->checks == 2; }));
   ledger->Turn(true);
-  CHECK(Until([&] { return Check(*own_port, "penstock.test.v1.Echo") == Serving::SERVING; }));
+  CHECK(Eventually([&] { return Check(*own_port, "penstock.test.v1.Echo") == Serving::SERVING; }));
 
   CHECK_FALSE(server->SetServing("no.Such", false));
   CHECK_FALSE(server->SetServing("liveness", false));
@@ -191,7 +191,7 @@ TEST_CASE("V9: at the connection's age a stream ends with UNAVAILABLE after the 
   CHECK_FALSE(reader->Read(&response));
   CHECK(reader->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
   caller.join();
-  CHECK(Until([&] { return echo.streams.done == 1; }));
+  CHECK(Eventually([&] { return echo.streams.done == 1; }));
 }
 
 TEST_CASE("V1: a message over the limit is refused, and the server serves on") {
@@ -235,11 +235,11 @@ TEST_CASE("V1: with as many calls as a connection may have, the next one waits a
       CHECK(stub->Repeatable(&context, EchoRequest(), &response).ok());
     });
   }
-  CHECK(Until([&] { return arrived() == 1; }));
+  CHECK(Eventually([&] { return arrived() == 1; }));
   std::this_thread::sleep_for(100ms);
   CHECK(arrived() == 1);
   kept.front().Finish(grpc::Status::OK);
-  CHECK(Until([&] { return arrived() == 2; }));
+  CHECK(Eventually([&] { return arrived() == 2; }));
   kept.back().Finish(grpc::Status::OK);
   for (std::thread& caller : callers) caller.join();
 }
@@ -325,7 +325,7 @@ TEST_CASE("V1: replaced certificate files take effect without a restart, and wha
   std::this_thread::sleep_for(1100ms);         // files are looked at once a second at most
   CHECK(reaches(first));
   folder.Write("tls.key", after.key);
-  CHECK(Until([&] { return reaches(second); }));
+  CHECK(Eventually([&] { return reaches(second); }));
   CHECK_FALSE(reaches(first));
 }
 
@@ -361,8 +361,8 @@ TEST_CASE("V8: a monitor may change what the server says while it is asked") {
   teller->server = server.get();
   server->SetServing("", false);
   server->SetServing("", true);
-  CHECK(Until([&] { return teller->asked > 10; }));
-  CHECK(Until([&] { return Check(*stub, "penstock.test.v1.Echo") == Serving::SERVING; }));
+  CHECK(Eventually([&] { return teller->asked > 10; }));
+  CHECK(Eventually([&] { return Check(*stub, "penstock.test.v1.Echo") == Serving::SERVING; }));
   teller->server = nullptr;
 }
 

@@ -127,7 +127,7 @@ TEST_CASE("V10: 100 open Watches end in time, with the status of every stream") 
     SetLimit(*contexts.back());
     watches.push_back(stub->Watch(contexts.back().get(), {}));
   }
-  CHECK(Until([&] { return server->counts().in_flight == 100; }));
+  CHECK(Eventually([&] { return server->counts().in_flight == 100; }));
   const auto began = Steady::now();
   server->Shutdown();
   CHECK(server->Wait() == 0);

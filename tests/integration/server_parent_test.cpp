@@ -1,6 +1,7 @@
 // Calls that a handler of penstock's server makes for its own call: `.parent = context` is all they need.
 #include <doctest/doctest.h>
 
+#include "penstock/testing/raw_client.h"
 #include "support/client_calls.h"
 #include "support/server_fixture.h"
 
@@ -115,14 +116,14 @@ TEST_CASE("L10, V5: a call made with .parent = context hears of its parent's can
     on_pool = true;
     caller.Call(&v1::Echo::Stub::Idempotent);
   }
-  REQUIRE(Until([&] { return leaf.called(); }));
+  REQUIRE(Eventually([&] { return leaf.called(); }));
   const auto left = leaf.deadline() - SteadyClock().Now();
   CHECK(left > 0s);
   CHECK(left <= 10'200ms);  // the client's timeout, which grpc-timeout may round up by a hundredth; the parent has 30 s
   caller.GiveUp();
   CHECK(ending.Wait().status.error_code() == grpc::StatusCode::CANCELLED);
   CHECK(ending.Wait().reason == EndReason::kCancelled);
-  CHECK(Until([&] { return leaf.cancelled(); }));
+  CHECK(Eventually([&] { return leaf.cancelled(); }));
 }
 
 TEST_CASE("L10: between two attempts too, when no context of gRPC's tells of it any more") {
@@ -141,7 +142,7 @@ TEST_CASE("L10: between two attempts too, when no context of gRPC's tells of it 
     EchoResponse response;
     CHECK(stub->Repeatable(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::CANCELLED);
   });
-  REQUIRE(Until([&] { return leaf.unary_calls() == 1 && leaf.client().circuit_totals().failures == 1; }));
+  REQUIRE(Eventually([&] { return leaf.unary_calls() == 1 && leaf.client().circuit_totals().failures == 1; }));
   CHECK_FALSE(ending.ended());
   context.TryCancel();
   CHECK(ending.Wait().reason == EndReason::kCancelled);
@@ -163,8 +164,47 @@ TEST_CASE("L10: a call of a handler that has returned its status ends with it, a
   EchoResponse response;
   CHECK(CallUnary(*stub, EchoRequest(), &response).ok());
   CHECK(child.Wait().reason == EndReason::kCancelled);
-  CHECK(Until([&] { return leaf.called(); }));
+  CHECK(Eventually([&] { return leaf.called(); }));
   CHECK_FALSE(detached.ended());
+}
+
+TEST_CASE("G3, L10: a grpc-timeout beyond the clock, or that is none, is no deadline, to the handler and to what it calls") {
+  GuardedEcho leaf;
+  std::atomic<std::int64_t> left_at_leaf{0};
+  leaf.on_unary = [&](auto* context, const auto&, auto*) -> grpc::Status {
+    left_at_leaf = (ServerCall::Of(context)->deadline() - SteadyClock().Now()) / 1ms;
+    return grpc::Status::OK;
+  };
+  auto leaf_server = MakeServer(LocalSettings(), {&leaf});
+  Client to_leaf = MakeClient({.address = AddressOf(*leaf_server)});
+  GuardedEcho middle;
+  std::atomic<bool> unbounded{false};
+  middle.on_repeatable = [&](auto* context, const auto&, auto*, Reply reply) {
+    unbounded = ServerCall::Of(context)->deadline() == TimePoint::max();
+    to_leaf.Call(kUnary, {}, {.parent = context}, [kept = std::make_shared<Reply>(std::move(reply))](const CallResult& result, EchoResponse&) {
+      kept->Finish(result.status);
+    });
+  };
+  auto server = MakeServer(LocalSettings(), {&middle});
+  struct Case {
+    const char* timeout;
+    bool unbounded;
+    std::chrono::milliseconds most;  // At the leaf, with the client's own 10 s; grpc-timeout is rounded up.
+  };
+  for (const Case& tried : {Case{"2100000H", true, 10'200ms}, Case{"2562047H", true, 10'200ms}, Case{"99999999H", true, 10'200ms},
+                            Case{"soon", true, 10'200ms}, Case{"5S", false, 5'200ms}}) {
+    CAPTURE(tried.timeout);
+    auto client = testing::RawClient::Connect(server->port());
+    REQUIRE(client.ok());
+    REQUIRE((*client)->StartHttp2());
+    REQUIRE((*client)->Request(1, "/penstock.test.v1.Echo/Repeatable", {{"grpc-timeout", tried.timeout}}, EchoRequest().SerializeAsString()));
+    const auto end = (*client)->ReadEnd(1);
+    REQUIRE(end.has_value());
+    CHECK(testing::FindHeader(end->headers, "grpc-status") == "0");
+    CHECK(unbounded == tried.unbounded);
+    CHECK(left_at_leaf > 0);
+    CHECK(left_at_leaf <= tried.most.count());
+  }
 }
 
 }  // namespace

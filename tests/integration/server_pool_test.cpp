@@ -19,7 +19,7 @@ TEST_CASE("V5: a full pool refuses with a pushback, and other calls are answered
   echo.on_idempotent = [&](auto* context, auto*, auto* response) {
     return GuardedEcho::HandleOnIn(pool, context, [&, response]() -> grpc::Status {
       ++sleeping;
-      Until([&] { return let_go.load(); });
+      Eventually([&] { return let_go.load(); });
       if (sleeping > 1000) throw 1;
       response->set_text("slept");
       return grpc::Status::OK;
@@ -37,7 +37,7 @@ TEST_CASE("V5: a full pool refuses with a pushback, and other calls are answered
     stub->async()->Idempotent(contexts.back().get(), &request, &responses[static_cast<std::size_t>(i)],
                               [&](const grpc::Status& status) { answered += status.ok(); });
   }
-  REQUIRE(Until([&] { return sleeping == 64; }));
+  REQUIRE(Eventually([&] { return sleeping == 64; }));
   EchoResponse response;
   const auto began = Steady::now();
   CHECK(CallUnary(*stub, request, &response).ok());
@@ -47,8 +47,8 @@ TEST_CASE("V5: a full pool refuses with a pushback, and other calls are answered
   CHECK(stub->Idempotent(&context, request, &response).error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms") == 1);
   let_go = true;
-  CHECK(Until([&] { return answered == 64; }));
-  CHECK(Until([&] { return pool.pending() == 0; }));
+  CHECK(Eventually([&] { return answered == 64; }));
+  CHECK(Eventually([&] { return pool.pending() == 0; }));
 }
 
 // How long each of 20 health checks takes while 64 handlers sleep for 2 s on a pool, at most, in milliseconds.
@@ -78,7 +78,7 @@ double WorstHealthCheckBesideSleepers() {
     stub->async()->Idempotent(contexts.back().get(), &request, &responses[static_cast<std::size_t>(i)],
                               [&](const grpc::Status& status) { answered += status.ok(); });
   }
-  REQUIRE(Until([&] { return sleeping == 64; }));
+  REQUIRE(Eventually([&] { return sleeping == 64; }));
   // As kubelet does: each probe on a connection of its own. Both ports.
   double worst = 0;
   for (int i = 0; i < 20; ++i) {
@@ -94,7 +94,7 @@ double WorstHealthCheckBesideSleepers() {
     worst = std::max(worst, took.count());
   }
   CHECK(sleeping == 64);  // still: none of the checks waited for them
-  CHECK(Until([&] { return answered == 64; }));
+  CHECK(Eventually([&] { return answered == 64; }));
   return worst;
 }
 

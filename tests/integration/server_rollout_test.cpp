@@ -45,7 +45,7 @@ class Load {
 
   void Stop() {
     stopping_ = true;
-    Until([&] { return running_ == 0; });
+    Eventually([&] { return running_ == 0; });
   }
   long done() const { return done_; }
   long failed() const { return failed_; }
@@ -96,7 +96,7 @@ void RollOut(Duration delay, int rollouts, long least_calls, ShutdownOrder order
   auto router = MakeRouter({.targets = {pod->port()}, .delay = delay});
   Load load(router->address(), 64);
   while (made < rollouts || load.done() < least_calls) {
-    CHECK(Until([&] { return pod->echo.unary_calls > 20; }));  // the load is on this pod
+    CHECK(Eventually([&] { return pod->echo.unary_calls > 20; }));  // the load is on this pod
     auto next = std::make_unique<Pod>("pod-" + std::to_string(++made), settings);
     router->SetTargets({next->port()});
     const auto began = std::chrono::steady_clock::now();
@@ -266,7 +266,7 @@ void ReopenStreams(int streams, bool bidi, ShutdownOrder order, bool hold_one) {
   };
   for (int i = 0; i < streams; ++i) open_on(*stubs[static_cast<std::size_t>(i % connections)]);
   const auto all_on = [&](const std::string& pod) {
-    return Until([&] {
+    return Eventually([&] {
       for (const auto& client : clients) {
         if (client->pod() != pod) return false;
       }
@@ -287,7 +287,7 @@ void ReopenStreams(int streams, bool bidi, ShutdownOrder order, bool hold_one) {
   router->SetTargets({new_pod.port()});
   old_pod.server->Shutdown();
   if (hold_one) {
-    REQUIRE(Until([&] { return old_pod.server->state() == ServerState::kLeaving; }));
+    REQUIRE(Eventually([&] { return old_pod.server->state() == ServerState::kLeaving; }));
     std::this_thread::sleep_for(100ms);  // within the handshake window of 500 ms
     router->Release();
   }
@@ -305,7 +305,7 @@ void ReopenStreams(int streams, bool bidi, ShutdownOrder order, bool hold_one) {
   CHECK(goaways.trailers_first == 0);
   CHECK(goaways.goaway_first >= static_cast<std::size_t>(connections));
   for (const auto& client : clients) client->Cancel();
-  CHECK(Until([&] {
+  CHECK(Eventually([&] {
     for (const auto& client : clients) {
       if (!client->idle()) return false;
     }

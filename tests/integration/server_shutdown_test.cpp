@@ -36,7 +36,7 @@ class RunningServer {
     };
     const auto before = handler();
     thread_ = std::thread([&] { exit_code_ = server.Run(); });
-    CHECK(Until([&] { return handler() != before; }));
+    CHECK(Eventually([&] { return handler() != before; }));
   }
   int Join() {
     thread_.join();
@@ -156,15 +156,15 @@ TEST_CASE("V2: a second signal ends the wait at once; what was in flight is canc
   settings.grace = 60s;
   auto server = MakeServer(settings, {&echo});
   PendingCall call(AddressOf(*server));
-  REQUIRE(Until([&] { return replies.size() == 1; }));
+  REQUIRE(Eventually([&] { return replies.size() == 1; }));
   RunningServer running(*server);
   kill(getpid(), SIGINT);
-  CHECK(Until([&] { return server->state() == ServerState::kDraining; }));
+  CHECK(Eventually([&] { return server->state() == ServerState::kDraining; }));
   const auto second = Steady::now();
   kill(getpid(), SIGTERM);
   CHECK(running.Join() == 1);
   CHECK(Steady::now() - second < 5s);  // not 120
-  CHECK(Until([&] { return call.ended.load(); }));
+  CHECK(Eventually([&] { return call.ended.load(); }));
   CHECK_FALSE(call.status.ok());
   CHECK(log.Has("/penstock.test.v1.Echo/Repeatable (1)"));
   replies.FinishAll(grpc::Status::OK);  // late, and harmless
@@ -221,14 +221,14 @@ TEST_CASE("V3: a call in flight is served to its end, however late in the grace"
   settings.grace = 60s;
   auto server = MakeServer(settings, {&echo});
   PendingCall call(AddressOf(*server));
-  REQUIRE(Until([&] { return replies.size() == 1; }));
+  REQUIRE(Eventually([&] { return replies.size() == 1; }));
   server->Shutdown();
-  CHECK(Until([&] { return server->state() == ServerState::kLeaving; }));
+  CHECK(Eventually([&] { return server->state() == ServerState::kLeaving; }));
   std::this_thread::sleep_for(700ms);  // past the handshake window
   CHECK(server->state() == ServerState::kLeaving);
   CHECK_FALSE(call.ended);
   replies.FinishAll(grpc::Status::OK);
-  CHECK(Until([&] { return call.ended.load(); }));
+  CHECK(Eventually([&] { return call.ended.load(); }));
   CHECK(call.status.ok());
   CHECK(server->Wait() == 0);
 }
@@ -278,10 +278,10 @@ TEST_CASE("V3, V5, V10: a handler that ignores shutdown and cancellation is told
     EchoResponse response;
     status = stub->Idempotent(&context, EchoRequest(), &response);
   });
-  REQUIRE(Until([&] { return echo.streams.opened == 1; }));
+  REQUIRE(Eventually([&] { return echo.streams.opened == 1; }));
   const auto began = Steady::now();
   server->Shutdown();
-  CHECK(Until([&] { return echo.streams.shut_down == 1; }));
+  CHECK(Eventually([&] { return echo.streams.shut_down == 1; }));
   CHECK(echo.streams.cancelled == 0);
   CHECK(server->Wait() == 1);
   const auto took = Steady::now() - began;
@@ -293,7 +293,7 @@ TEST_CASE("V3, V5, V10: a handler that ignores shutdown and cancellation is told
   caller.join();
   CHECK_FALSE(status.ok());
   let_go = true;  // the server is still behind it
-  CHECK(Until([&] { return echo.streams.done == 1; }));
+  CHECK(Eventually([&] { return echo.streams.done == 1; }));
 }
 
 TEST_CASE("X1: the grace runs by the server's time") {
@@ -306,11 +306,11 @@ TEST_CASE("X1: the grace runs by the server's time") {
   settings.time = time;
   auto server = MakeServer(settings, {&echo});
   PendingCall call(AddressOf(*server));
-  REQUIRE(Until([&] { return replies.size() == 1; }));
+  REQUIRE(Eventually([&] { return replies.size() == 1; }));
   server->Shutdown();
   REQUIRE(time->WaitForTimer(time->Now() + 1h));
   time->Advance(1h);
-  CHECK(Until([&] { return call.ended.load(); }));
+  CHECK(Eventually([&] { return call.ended.load(); }));
   CHECK_FALSE(call.status.ok());
   replies.FinishAll(grpc::Status::OK);
   CHECK(server->Wait() == 1);
@@ -325,7 +325,7 @@ TEST_CASE("V3: where new connections keep arriving, the log says so and the grac
   settings.grace = 3s;
   auto server = MakeServer(settings, {&echo});
   PendingCall slow(AddressOf(*server));  // keeps a connection, so that there is no moment without one
-  REQUIRE(Until([&] { return replies.size() == 1; }));
+  REQUIRE(Eventually([&] { return replies.size() == 1; }));
   // The only replica: whoever is told to go away comes back.
   auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
   std::atomic<bool> stop{false};
@@ -338,7 +338,7 @@ TEST_CASE("V3: where new connections keep arriving, the log says so and the grac
       std::this_thread::sleep_for(1ms);
     }
   });
-  CHECK(Until([&] { return echo.unary_calls > 3; }));
+  CHECK(Eventually([&] { return echo.unary_calls > 3; }));
   const auto began = Steady::now();
   server->Shutdown();
   CHECK(server->Wait() == 1);

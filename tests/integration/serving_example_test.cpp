@@ -18,6 +18,7 @@
 #include "penstock/client/client.h"
 #include "penstock/server/auth.h"
 #include "penstock/server/server.h"
+#include "support/eventually.h"
 
 namespace {
 
@@ -256,11 +257,7 @@ Account Alice(std::int64_t version) {
 
 constexpr auto kGetAccount = PENSTOCK_METHOD(Ledger, GetAccount);
 
-bool Until(const std::function<bool()>& condition) {
-  const auto limit = std::chrono::steady_clock::now() + 30s;
-  while (!condition() && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(1ms);
-  return condition();
-}
+using penstock::test::Eventually;
 
 TEST_CASE("docs/serving.md: the first server answers, and says what is wrong where it cannot start") {
   CHECK(Serve("ledger", {}) == 2);
@@ -290,16 +287,16 @@ TEST_CASE("docs/serving.md: a reply, a handler on a pool that stops when nobody 
   CHECK(client.CallAndWait(kGetAccount, For("alice")).response.version() == 1);
   CHECK(client.CallAndWait(kGetAccount, For("bob"), {.timeout = 50ms}).result.status.error_code() ==
         grpc::StatusCode::DEADLINE_EXCEEDED);
-  CHECK(Until([&] { return pool.pending() == 0; }));  // it was told, and stopped
+  CHECK(Eventually([&] { return pool.pending() == 0; }));  // it was told, and stopped
 
   std::atomic<std::int64_t> seen{0};
   WatchAccountRequest request;
   request.set_id("alice");
   auto subscription = client.Subscribe(PENSTOCK_METHOD(Ledger, WatchAccount), request,
                                        {.on_message = [&](Account& account) { seen = account.version(); }});
-  CHECK(Until([&] { return seen == 1; }));
+  CHECK(Eventually([&] { return seen == 1; }));
   store.Put(Alice(2));
-  CHECK(Until([&] { return seen == 2; }));
+  CHECK(Eventually([&] { return seen == 2; }));
 }
 
 TEST_CASE("docs/serving.md: who has no token is not heard, and a reader moves no money") {

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +15,7 @@
 
 #include "penstock/client/client.h"
 #include "penstock/test/v1/echo.grpc.pb.h"
+#include "support/eventually.h"
 
 namespace penstock::test {
 
@@ -28,16 +28,6 @@ inline Client MakeClient(ClientSettings settings) {
   Result<Client> client = Client::Create(std::move(settings));
   if (!client.ok()) FAIL(client.error().message());
   return *std::move(client);
-}
-
-// Waits for a condition that other threads bring about; false when 30 s were not enough.
-inline bool Eventually(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + kLimit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
 }
 
 // The end of one call. May be copied; copies are one.

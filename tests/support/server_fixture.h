@@ -20,22 +20,13 @@
 #include "penstock/runtime.h"
 #include "penstock/server/server.h"
 #include "penstock/test/v1/echo.grpc.pb.h"
+#include "support/eventually.h"
 
 namespace penstock::test {
 
 using namespace std::chrono_literals;
 using v1::EchoRequest;
 using v1::EchoResponse;
-
-// Waits for a condition that other threads bring about; false when 30 s were not enough.
-inline bool Until(const std::function<bool()>& condition, std::chrono::milliseconds limit = 30s) {
-  const auto until = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 // Whether the run has the machine to itself (the suite slow): then bounds are checked to the letter, and series run whole.
 inline bool FullRun() { return std::getenv("PENSTOCK_FULL") != nullptr; }

@@ -24,6 +24,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "penstock/client/call.h"
 #include "penstock/client/detail/unary_call.h"
@@ -35,6 +36,7 @@
 #include "penstock/core/circuit_breaker.h"
 #include "penstock/core/result.h"
 #include "penstock/runtime/readiness.h"
+#include "penstock/telemetry.h"
 
 namespace penstock::inline v0 {
 
@@ -162,6 +164,9 @@ class Client {
   CircuitState circuit_state() const noexcept;
   Counts circuit_counts() const noexcept;
   CircuitTotals circuit_totals() const noexcept;
+  // Which backends the calls of late have used, and with what share: from a sample, a few of the first calls of each thread and
+  // then one of 61. Empty before the first call has been answered. Takes a lock; for reports, not for every call.
+  std::vector<ClientConnection> connections() const;
   // Tokens left in the retry budget.
   double budget_tokens() const noexcept;
 

@@ -33,7 +33,7 @@
 namespace penstock::inline v0::detail {
 
 class ClientState;
-struct AttemptEnd;
+struct EndedAttempt;
 struct Verdict;
 
 class CallCore : public LiveCall {
@@ -58,11 +58,11 @@ class CallCore : public LiveCall {
 
   // AttemptEndHere() is made of these three, in this order. Reads the facts of the end: result_.status as C8 has it, with headers
   // and trailers.
-  AttemptEnd ReadEnd(CancelReason cancelled, std::size_t request_bytes) noexcept;
+  EndedAttempt ReadEnd(CancelReason cancelled, std::size_t request_bytes) noexcept;
   // Settles the end with the breaker and the observer, as `verdict` says or, where it is none, Classify.
-  AttemptReport SettleEnd(const AttemptEnd& end, const std::optional<Verdict>& verdict, Reached reached) noexcept;
+  AttemptReport SettleEnd(const EndedAttempt& end, const std::optional<Verdict>& verdict, Reached reached) noexcept;
   // Asks the retry loop for what follows, and sees to it.
-  void FollowHere(const AttemptEnd& end, const AttemptReport& report) noexcept;
+  void FollowHere(const EndedAttempt& end, const AttemptReport& report) noexcept;
 
   void Decided(RetryDecision decision) noexcept;
 

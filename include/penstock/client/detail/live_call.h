@@ -50,6 +50,9 @@ class LiveCall {
     if (DropReference()) Unreferenced();
   }
 
+  // Whether this call is one of the few whose connection is noted (D4). Once it is listed.
+  bool sampled() const noexcept { return sampled_; }
+
  protected:
   ~LiveCall() = default;
 
@@ -70,7 +73,8 @@ class LiveCall {
   virtual void Unreferenced() noexcept = 0;
 
   std::atomic<std::uint32_t> references_{0};
-  std::uint32_t shard_ = 0;
+  std::uint16_t shard_ = 0;
+  bool sampled_ = false;
   LiveCall* previous_ = nullptr;
   LiveCall* next_ = nullptr;
 };
