@@ -9,7 +9,7 @@ void Reopening::Begin(const ReopenRules& rules, TimePoint now) noexcept {
   gap_began_ = now;
   due_ = now;
   attempts_ = 1;
-  rejections_ = 0;
+  rejections_ = waits_ = 0;
 }
 
 ReopenStep Reopening::OnStreamEnded(const StreamReport& report, TimePoint now, std::uint64_t random) noexcept {
@@ -19,7 +19,7 @@ ReopenStep Reopening::OnStreamEnded(const StreamReport& report, TimePoint now, s
   rejections_ = 0;
   if (report.delivered || report.open_for >= rules_.backoff.max) {
     gap_began_ = now;
-    attempts_ = 0;
+    attempts_ = waits_ = 0;
   }
   // At once after a stream that had delivered: a rollout ends streams that were well, and their next server is there.
   Duration wait{};
@@ -43,7 +43,8 @@ ReopenStep Reopening::Look(TimePoint now, const RetryBudget& budget, OpeningSlot
   // The first opening of a gap asks nobody; the others go by the budget while it lasts.
   if (attempts_ > 0 && !budget.RetryAllowed()) {
     slot = slots.Take();
-    if (!slot) return WaitUntil(SaturatingAdd(now, rules_.backoff.Draw(attempts_, random)), now);
+    // Each wait is longer than the one before, as after an attempt: else all would be there at once when the budget has recovered.
+    if (!slot) return WaitUntil(SaturatingAdd(now, rules_.backoff.Draw(attempts_ + waits_++, random)), now);
   }
   ++attempts_;
   return {.action = ReopenStep::Action::kOpen, .slot = slot};

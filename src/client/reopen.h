@@ -106,6 +106,7 @@ class Reopening {
   // 1 while the first stream of all is being opened, 0 right after one that delivered.
   std::uint32_t attempts_ = 1;
   std::uint32_t rejections_ = 0;
+  std::uint32_t waits_ = 0;  // For the budget, in this gap.
 };
 
 }  // namespace penstock::inline v0::detail

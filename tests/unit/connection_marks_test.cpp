@@ -135,6 +135,7 @@ TEST_CASE("C10: other messages, and metadata, say that a server answered") {
   bench.Fail(attempts[0], kOne, "down");
   bench.Fail(attempts[1], kOne, "down");
   SUBCASE("another message") { CHECK(bench.Fail(attempts[2], kOne, "overloaded") == Fate::kCounts); }
+  SUBCASE("one of gRPC's own, where the first was none") { CHECK(bench.Fail(attempts[2], kOne, "Socket closed") == Fate::kCounts); }
   SUBCASE("metadata") { CHECK(bench.Fail(attempts[2], kOne, "down", true) == Fate::kCounts); }
   CHECK(bench.failures() == 3);
   // Two of gRPC's own messages for one break are alike.
@@ -250,7 +251,11 @@ TEST_CASE("C10: attempts that run into a connection just broken are its failure 
     CHECK(bench.failures() == 2);
   }
   SUBCASE("then a second passes") {
-    bench.clock.now += 1s;
+    bench.clock.now += 1s - 1ns;
+    auto before = bench.Begin();
+    bench.Succeed(before, kTwo);
+    CHECK(bench.ignored() == 2);
+    bench.clock.now += 1ns;
     auto after = bench.Begin();
     bench.Succeed(after, kTwo);
     CHECK(bench.ignored() == 7);
@@ -299,6 +304,89 @@ TEST_CASE("C10: attempts that were given no connection count once for each faile
   auto attempt = bench.Begin();
   bench.Succeed(attempt, kOne);
   CHECK(fail() == Fate::kCounts);
+  bench.clock.now += 80ms - 1ns;
+  CHECK(fail() == Fate::kIgnored);
+  bench.clock.now += 1ns;
+  CHECK(fail() == Fate::kCounts);
+}
+
+TEST_CASE("C10: an attempt from before the break that was given no connection says nothing of those after it") {
+  Bench bench;
+  auto attempts = bench.Begin(2);
+  bench.Fail(attempts[0], kOne, "Socket closed");
+  auto late = bench.Begin();
+  CHECK(bench.Fail(late, kOne, "Socket closed") == Fate::kHeld);
+  bench.Fail(attempts[1], nullptr);
+  CHECK(bench.marks.held() == 1);
+}
+
+TEST_CASE("C10: a connection that still takes attempts and refuses them is marked anew, with what it says then") {
+  Bench bench;
+  auto straggler = bench.Begin();  // Without its end nobody can say that the connection is dead.
+  auto first = bench.Begin(2);
+  CHECK(bench.Fail(first[0], kOne, "down") == Fate::kCounts);
+  CHECK(bench.Fail(first[1], kOne, "down") == Fate::kHeld);
+  auto second = bench.Begin(3);
+  CHECK(bench.Fail(second[0], kOne, "busy") == Fate::kCounts);
+  CHECK(bench.Fail(second[1], kOne, "busy") == Fate::kHeld);
+  SUBCASE("an attempt from between the two marks is answered: it lives") {
+    bench.Succeed(second[2], kOne);
+    CHECK(bench.failures() == 4);
+    CHECK(bench.marks.marks() == 0);
+  }
+  SUBCASE("one from between says what the first said: so it lives too") {
+    CHECK(bench.Fail(second[2], kOne, "down") == Fate::kCounts);
+    CHECK(bench.failures() == 5);
+  }
+  SUBCASE("all from before end without an answer: it is dead") {
+    bench.Cancel(straggler);
+    CHECK(bench.marks.held() == 2);
+    bench.Cancel(second[2]);
+    CHECK(bench.marks.held() == 0);
+    CHECK(bench.failures() == 2);
+    CHECK(bench.ignored() == 4);
+  }
+}
+
+TEST_CASE("C10: attempts that run into a connection just broken are held again after it was marked anew") {
+  Bench bench;
+  auto straggler = bench.Begin();
+  auto first = bench.Begin();
+  bench.Fail(first, kOne, "down");
+  auto second = bench.Begin(2);
+  CHECK(bench.Fail(second[0], kOne, "Socket closed") == Fate::kHeld);
+  auto third = bench.Begin();
+  CHECK(bench.Fail(third, kOne, "Socket closed") == Fate::kCounts);
+  CHECK(bench.failures() == 3);
+  // Alike, since both are gRPC's own texts.
+  CHECK(bench.Fail(second[1], kOne, "Broken pipe") == Fate::kHeld);
+  auto fourth = bench.Begin();
+  CHECK(bench.Fail(fourth, kOne, "Socket closed") == Fate::kHeld);
+}
+
+TEST_CASE("C10: only what began before the mark is waited for, and any end of it will do") {
+  for (const bool answered : {false, true}) {
+    Bench bench;
+    auto attempts = bench.Begin(3);
+    bench.Fail(attempts[0], kOne);
+    auto later = bench.Begin();
+    CHECK(bench.Fail(attempts[1], kOne) == Fate::kHeld);
+    CHECK(bench.marks.held() == 1);
+    answered ? bench.Succeed(attempts[2], kTwo) : bench.Cancel(attempts[2]);
+    CHECK(bench.marks.held() == 0);
+    CHECK(bench.failures() == 1);
+  }
+}
+
+TEST_CASE("C10: no more than 4,096 attempts are held for a connection, the others are ignored at once") {
+  Bench bench;
+  auto attempts = bench.Begin(4'200);
+  std::map<Fate, int> fates;
+  for (auto& attempt : attempts) ++fates[bench.Fail(attempt, kOne)];
+  CHECK(fates[Fate::kCounts] == 1);
+  CHECK(fates[Fate::kHeld] == 4'096);
+  CHECK(fates[Fate::kIgnored] == 103);
+  CHECK(bench.ignored() == 4'199);
 }
 
 TEST_CASE("C10: a probe is settled at once, whatever its connection does") {

@@ -2,7 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <deque>
 #include <limits>
+#include <map>
+#include <queue>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "penstock/core/retry_budget.h"
@@ -130,10 +136,12 @@ TEST_CASE("S8: the first reopening asks no budget; a later one waits while it is
   CHECK(wait == ReopenStep{.action = Action::kWait, .until = kStart + 200ms});
   CHECK(f.Look(kStart + 200ms).action == Action::kWait);
   f.slots.Give();
-  CHECK(f.Look(kStart + 400ms) == ReopenStep{.action = Action::kOpen, .slot = true});
+  // The wait for the budget doubles too.
+  CHECK(f.Look(kStart + 600ms - 1ns).action == Action::kWait);
+  CHECK(f.Look(kStart + 600ms) == ReopenStep{.action = Action::kOpen, .slot = true});
   while (f.budget->milli_tokens() < f.budget->max_milli_tokens()) f.budget->OnSuccess();
-  f.reopening.OnStreamEnded(kNeverOpened, kStart + 400ms, 0);
-  CHECK(f.Told(kStart + 400ms) == ReopenStep{.action = Action::kOpen, .slot = false});
+  f.reopening.OnStreamEnded(kNeverOpened, kStart + 600ms, 0);
+  CHECK(f.Told(kStart + 600ms) == ReopenStep{.action = Action::kOpen, .slot = false});
 }
 
 TEST_CASE("S8: while the breaker is open it waits for it, a little longer each time, and that is no attempt") {
@@ -173,4 +181,71 @@ TEST_CASE("S8: its deadline ends it just when it has passed") {
   CHECK(f.Told(kStart).until == kStart + 50ms);
   CHECK(f.Look(kStart + 50ms - 1ns).action == Action::kWait);
   CHECK(f.Look(kStart + 50ms).action == Action::kExpire);
+}
+
+TEST_CASE("S8: 10,000 subscriptions do not storm a dependency that is down for half a minute, nor when it is back") {
+  // No breaker here: that the budget and the slots bound them is to be seen without it.
+  constexpr std::size_t kSubscriptions = 10'000;
+  constexpr Duration kOpens = 20ms;  // How long an opening takes, either way.
+  const TimePoint back = kStart + 30s;
+  std::mt19937_64 random(7);
+  const auto budget = *RetryBudget::Create();
+  OpeningSlots slots;
+  struct One {
+    Reopening reopening;
+    bool opening = false;
+    bool slot = false;
+  };
+  std::deque<One> all(kSubscriptions);
+  using Due = std::pair<TimePoint, std::size_t>;
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due;
+  std::map<std::int64_t, int> opened_at;  // Openings by tenths of a second.
+  std::size_t open = 0;
+  TimePoint now = kStart;
+  const auto follow = [&](std::size_t index, ReopenStep step) {
+    One& one = all[index];
+    if (step.action == Action::kTell) step = one.reopening.OnGapTold(true, now, *budget, slots, random());
+    if (step.action == Action::kWait) return due.emplace(step.until, index);
+    REQUIRE(step.action == Action::kOpen);
+    one.opening = true;
+    one.slot = step.slot;
+    ++opened_at[(now - kStart) / 100ms];
+    due.emplace(now + kOpens, index);
+  };
+  for (std::size_t index = 0; index < kSubscriptions; ++index) {
+    all[index].reopening.Begin({.backoff = {.base = 100ms, .max = 5s}}, kStart - 1min);
+    follow(index, all[index].reopening.OnStreamEnded(kDelivered, kStart, random()));
+  }
+  while (open < kSubscriptions) {
+    const auto [when, index] = due.top();
+    due.pop();
+    now = when;
+    REQUIRE(now < kStart + 5min);
+    One& one = all[index];
+    if (!one.opening) {
+      follow(index, one.reopening.Look(now, *budget, slots, random()));
+      continue;
+    }
+    one.opening = false;
+    if (std::exchange(one.slot, false)) slots.Give();
+    if (now >= back) {
+      budget->OnSuccess();
+      ++open;
+    } else {
+      budget->OnRetryable();
+      follow(index, one.reopening.OnStreamEnded(kNeverOpened, now, random()));
+    }
+  }
+  // Each once, at once; then no more than the slots let through: sixteen in every 20 ms.
+  CHECK(opened_at[0] >= static_cast<int>(kSubscriptions));
+  int most_down = 0;
+  int most_back = 0;
+  for (const auto& [tenth, count] : opened_at) {
+    if (tenth > 0) (tenth < 300 ? most_down : most_back) = std::max(tenth < 300 ? most_down : most_back, count);
+  }
+  MESSAGE("at most ", most_down, " openings in 100 ms while it was down, ", most_back, " once it was back; all open after ",
+          (now - back) / 1ms, " ms");
+  CHECK(most_down <= 5 * static_cast<int>(OpeningSlots::kSlots) + 50);
+  CHECK(most_back <= static_cast<int>(kSubscriptions) / 10);
+  CHECK(now - back < 2min);
 }
