@@ -149,13 +149,16 @@ bool SettleAttempt(ClientState& state, BrokenAttempt& attempt, const grpc::Clien
   if (!end.decided && unavailable && end.outcome == Outcome::kFailure) {
     return connections.EndedUnavailable(attempt, context, end.status, std::move(ticket));
   }
-  if (end.decided || unavailable) {
+  bool takes_token = true;
+  if (end.killed_at_shutdown) {
+    takes_token = connections.Killed(attempt, context);
+  } else if (end.decided || unavailable) {
     connections.Withdrawn(attempt);
   } else {
     connections.Ended(attempt, context);
   }
   if (ticket.held()) state.Settle(ticket, end.outcome, end.observation);
-  return true;
+  return takes_token;
 }
 
 bool CertainlyOverLimit(const ClientSettings& settings, const grpc::Status& status, std::size_t request_bytes) {

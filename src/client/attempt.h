@@ -57,6 +57,7 @@ struct AttemptSettlement {
   const grpc::Status& status;
   Outcome outcome;
   bool decided;
+  bool killed_at_shutdown = false;
   AttemptObservation* observation;
 };
 

@@ -52,6 +52,12 @@ class BrokenConnections {
       marks_.Withdrawn();
   }
 
+  // It was killed by a server that shuts down (C3). True: it takes a token, as the first that met that shutdown.
+  bool Killed(BrokenAttempt& attempt, const grpc::ClientContext& context) noexcept {
+    const std::uint64_t began = std::exchange(attempt.began, 0);
+    return began == 0 || marks_.Killed(began, ConnectionUsed(context));
+  }
+
   // It ended with UNAVAILABLE that was classified a failure. Settles the ticket, now or later. True: it counts now (and
   // takes a token); false: it is held back or ignored.
   bool EndedUnavailable(BrokenAttempt& attempt, const grpc::ClientContext& context, const grpc::Status& status,

@@ -232,6 +232,7 @@ AttemptReport CallCore::SettleEnd(const EndedAttempt& end, const std::optional<V
                                       .status = result_.status,
                                       .outcome = outcome,
                                       .decided = verdict || aborted(),  // C10: an injected abort counts by itself.
+                                      .killed_at_shutdown = report.killed_at_shutdown,
                                       .observation = observation_.get()});
   return report;
 }

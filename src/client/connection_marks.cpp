@@ -133,6 +133,28 @@ ConnectionMarks::Fate ConnectionMarks::Broke(std::uint64_t began, const Connecti
   return fate;
 }
 
+bool ConnectionMarks::Killed(std::uint64_t began, const Connection& connection) {
+  stripes_[StripeOfThread()].running[SlotOf(began)].fetch_sub(1, std::memory_order_seq_cst);
+  Tickets counted, ignored;
+  bool first = true;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = std::find_if(kills_.begin(), kills_.end(),
+                                    [&](const Kill& kill) { return kill.connection.identity == connection.identity; });
+    first = known == kills_.end() || EpochOf(began) >= known->epoch;
+    if (first && connection.identity != nullptr) {
+      if (known != kills_.end()) kills_.erase(known);
+      if (kills_.size() >= kMostMarks) kills_.erase(kills_.begin());
+      // Where no epoch can be begun, the next ones are told by the present one: they take tokens.
+      const std::uint64_t next = NextEpoch();
+      kills_.push_back({connection, next != 0 ? next : EpochOf(now_.load(std::memory_order_relaxed))});
+    }
+    Review(ignored);
+  }
+  Settle(counted, ignored);
+  return first;
+}
+
 ConnectionMarks::Fate ConnectionMarks::Hold(CircuitTicket& ticket, Tickets& held) {
   if (ticket.is_probe()) return Fate::kCounts;
   if (held.size() >= kMostHeld) return Fate::kIgnored;

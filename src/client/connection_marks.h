@@ -99,6 +99,10 @@ class ConnectionMarks {
   Fate Broke(std::uint64_t began, const Connection& connection, std::string_view message, bool has_metadata,
              CircuitTicket& ticket);
 
+  // It was killed by a server that shuts down (C3); instead of End(). True for the first on its connection, and for one that
+  // began after that: it takes a token. The others met the same shutdown.
+  bool Killed(std::uint64_t began, const Connection& connection);
+
   // For tests.
   std::size_t marks() const;
   std::size_t held() const;
@@ -124,6 +128,11 @@ class ConnectionMarks {
     Tickets late;                  // from after it, with a broken transport's message
     std::uint64_t late_epoch = 0;  // the epoch that began with the first of those; 0: none
     TimePoint late_since{};
+  };
+
+  struct Kill {
+    Connection connection;
+    std::uint64_t epoch = 0;  // the epoch that began with it
   };
 
   struct alignas(64) Stripe {
@@ -160,6 +169,7 @@ class ConnectionMarks {
   // All guarded by mutex_.
   std::array<std::uint64_t, kSlots> epochs_{1};
   std::vector<Mark> marks_;  // oldest first
+  std::vector<Kill> kills_;  // oldest first
   TimePoint next_unpicked_ = TimePoint::min();
   Duration wait_{};
 };

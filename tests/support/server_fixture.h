@@ -200,7 +200,11 @@ class GuardedEcho final : public Service<v1::Echo> {
 
   grpc::ServerUnaryReactor* Repeatable(grpc::CallbackServerContext* context, const EchoRequest* request,
                                        EchoResponse* response) override {
-    return Handle(context, [&](Reply reply) { on_repeatable(context, *request, response, std::move(reply)); });
+    return Handle(context, [&](Reply reply) {
+      if (on_repeatable) return on_repeatable(context, *request, response, std::move(reply));
+      response->set_pod(pod);
+      reply.Finish(grpc::Status::OK);
+    });
   }
 
   grpc::ServerUnaryReactor* Idempotent(grpc::CallbackServerContext* context, const EchoRequest* request,

@@ -173,6 +173,27 @@ TEST_CASE("C10, S7: attempts that meet a GOAWAY count nothing, however many othe
   CHECK(bench.failures() == 0);
 }
 
+TEST_CASE("C3: of the calls that one shutdown kills, the first takes a token, and so do those that began later") {
+  Bench bench;
+  auto attempts = bench.Begin(4);
+  auto later = bench.Begin(2);
+  const auto killed = [&](Bench::Attempt& attempt, const void* connection) {
+    attempt.ticket.Settle(Outcome::kIgnored);
+    return bench.marks.Killed(attempt.began, {connection});
+  };
+  CHECK(killed(attempts[0], kOne));
+  CHECK_FALSE(killed(attempts[1], kOne));
+  CHECK(killed(attempts[2], kTwo));
+  CHECK_FALSE(killed(attempts[3], kTwo));
+  // A server that lives, and says so of every call: each that begins after the last one takes a token.
+  for (int n = 0; n < 40; ++n) {
+    auto attempt = bench.Begin();
+    CHECK(killed(attempt, kOne));
+  }
+  // Without a connection there is none to share it with.
+  for (auto& attempt : later) CHECK(killed(attempt, nullptr));
+}
+
 TEST_CASE("C10: a server that sends gRPC's word for a GOAWAY itself is counted") {
   Bench bench;
   SUBCASE("one attempt at a time") {
