@@ -89,8 +89,9 @@ void AddStreams(std::vector<Scene>& scenes) {
                       .control = "raw plain again", .forms = {{"penstock", ""}, {"penstock plain", "plain."}}});
     scenes.push_back({.name = fmt::format("down_{}", streams),
                       .what = fmt::format("{} server streams, read; a message", streams),
-                      .kind = Kind::kDown, .outstanding = streams, .counted = streams == 1,
-                      .contenders = {{"raw", "raw"}, {"raw again", "raw"}, {"penstock", "penstock"}},
+                      .kind = Kind::kDown, .outstanding = streams, .seconds = 1.0, .counted = streams == 1,
+                      // A server without hints: one that only ever says that more follows begins in fits and starts.
+                      .contenders = {{"raw", "raw", "raw plain"}, {"raw again", "raw", "raw plain"}, {"penstock", "penstock", "raw plain"}},
                       .control = "raw again", .forms = forms});
   }
 }
@@ -114,7 +115,8 @@ void AddServer(std::vector<Scene>& scenes) {
     const auto add = [&](Kind kind, const std::string& name, const std::string& client) {
       scenes.push_back({.name = fmt::format("server_{}_{}", name, streams),
                         .what = fmt::format("the server of {} {} streams; a message", streams, name),
-                        .kind = kind, .outstanding = streams, .server_side = true, .in_short = streams == 64,
+                        .kind = kind, .outstanding = streams, .server_side = true, .seconds = kind == Kind::kDown ? 1.0 : 0.3,
+                        .in_short = streams == 64,
                         .contenders = {{"raw plain", client, "raw plain"}, {"raw plain again", client, "raw plain"},
                                        {"raw hints", client, "raw"}, {"penstock plain", client, "penstock plain"},
                                        {"penstock", client, "penstock"}},
