@@ -27,7 +27,7 @@ double Seconds(Steady::duration length) { return std::chrono::duration<double>(l
 
 bool Answers(Load& load, std::uint64_t more) {
   const std::uint64_t before = load.answered();
-  return Until([&] { return load.answered() > before + more; });
+  return Eventually([&] { return load.answered() > before + more; });
 }
 
 TEST_CASE("V3: a router that sends new connections to the dying pod for 2 s more costs no call") {
