@@ -89,7 +89,7 @@ void AddStreams(std::vector<Scene>& scenes) {
                       .control = "raw plain again", .forms = {{"penstock", ""}, {"penstock plain", "plain."}}});
     scenes.push_back({.name = fmt::format("down_{}", streams),
                       .what = fmt::format("{} server streams, read; a message", streams),
-                      .kind = Kind::kDown, .outstanding = streams, .seconds = 1.0, .counted = streams == 1,
+                      .kind = Kind::kDown, .outstanding = streams, .seconds = 1.0,
                       // A server without hints: one that only ever says that more follows begins in fits and starts.
                       .contenders = {{"raw", "raw", "raw plain"}, {"raw again", "raw", "raw plain"}, {"penstock", "penstock", "raw plain"}},
                       .control = "raw again", .forms = forms});
