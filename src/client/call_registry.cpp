@@ -1,5 +1,7 @@
 #include "client/call_registry.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <vector>
 
@@ -61,6 +63,7 @@ bool CallRegistry::Close() noexcept {
     std::lock_guard lock(shard.mutex);
     if (shard.closed) return false;
     shard.closed = true;
+    shard.idle.notify_all();
     if (shard.count > 0) owner_.OnShardBusy();
   }
   for (Shard& shard : shards_) CancelAll(shard);
@@ -84,11 +87,21 @@ void CallRegistry::CancelAll(Shard& shard) noexcept {
 }
 
 bool CallRegistry::WaitIdle(TimePoint until) noexcept {
-  for (Shard& shard : shards_) {
-    std::unique_lock lock(shard.mutex);
-    if (!shard.idle.wait_until(lock, until, [&] { return shard.count == 0; })) return false;
-  }
+  // A completion may make calls, which are refused and counted in a shard that was passed already.
+  do {
+    for (Shard& shard : shards_) {
+      std::unique_lock lock(shard.mutex);
+      if (!shard.idle.wait_until(lock, until, [&] { return shard.closed && shard.count == 0; })) return false;
+    }
+  } while (!AllIdle());
   return true;
+}
+
+bool CallRegistry::AllIdle() const noexcept {
+  // Every mutex at once, in the order of the shards; nobody else holds two.
+  std::array<std::unique_lock<std::mutex>, kShards> locks;
+  for (std::uint32_t index = 0; index < kShards; ++index) locks[index] = std::unique_lock(shards_[index].mutex);
+  return std::all_of(shards_.begin(), shards_.end(), [](const Shard& shard) { return shard.count == 0; });
 }
 
 std::size_t CallRegistry::size() const noexcept {

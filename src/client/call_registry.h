@@ -49,7 +49,8 @@ class CallRegistry {
   // Refuses further calls and cancels those that are listed. False when it was closed already; nothing happens then.
   bool Close() noexcept;
 
-  // Whether every call of a closed registry has completed by the (real) time given.
+  // Whether every call has completed by the (real) time given, those included that completions make meanwhile. Waits, too, for
+  // a Close() that has begun on another thread.
   bool WaitIdle(TimePoint until) noexcept;
 
   // Whether Close() has begun.
@@ -74,6 +75,7 @@ class CallRegistry {
 
   static std::uint32_t ShardOfThread() noexcept;
   void CancelAll(Shard& shard) noexcept;
+  bool AllIdle() const noexcept;
 
   Owner& owner_;
   std::array<Shard, kShards> shards_;

@@ -12,7 +12,7 @@
 
 namespace penstock::inline v0::detail {
 
-SubscriptionCore::SubscriptionCore() noexcept : parent_(*this), wait_timer_(*this) {
+SubscriptionCore::SubscriptionCore() noexcept : parent_(*this), deadline_timer_(*this), wait_timer_(*this) {
   ResetReferences(1);
   word_.Reset();
 }
@@ -58,6 +58,11 @@ void SubscriptionCore::Begin(ClientState& state, const MethodInfo& method, CallO
   reopening_->Begin({.backoff = state.backoff(), .give_up_after = give_up_after, .deadline = deadline}, now);
 
   if (!parent_.Attach(options_)) return EndCancelled(CancelReason::kParent, false);
+  if (deadline != TimePoint::max()) {
+    // Each stream has the deadline too; between streams, and behind a message that waits, there is none that runs.
+    AddReference();  // The timer's.
+    state.time().Arm(deadline_timer_, deadline);
+  }
   OpenNext();
 }
 
@@ -105,10 +110,7 @@ void SubscriptionCore::OnReadDone(bool ok) {
   delivered_ = true;
   {
     std::lock_guard lock(mutex_);
-    if (paused_) {
-      held_ = true;
-      return;
-    }
+    if (!held_.Arrived()) return;
   }
   Tell("on_message", [this] { TellMessage(); });
   // In a reaction of the stream's, which therefore is still there.
@@ -133,7 +135,7 @@ void SubscriptionCore::StreamEndHere() noexcept {
   {
     std::lock_guard lock(mutex_);
     ended = std::exchange(stream_, nullptr);
-    parked = parked_ = delivering_ || (held_ && word_.reason() == CancelReason::kNone);
+    parked = held_.StreamEnded(word_.reason() != CancelReason::kNone);
     if (parked) result_.headers = result_.trailers = nullptr;  // They go with the stream.
   }
   GiveSlot();
@@ -206,6 +208,12 @@ void SubscriptionCore::WaitTimer::Fire() noexcept {
   self.Release();
 }
 
+void SubscriptionCore::DeadlineTimer::Fire() noexcept {
+  SubscriptionCore& self = subscription_;
+  self.Cancel(CancelReason::kDeadline);
+  self.Release();
+}
+
 // The user's.
 
 void SubscriptionCore::Cancel(CancelReason reason) noexcept {
@@ -214,7 +222,7 @@ void SubscriptionCore::Cancel(CancelReason reason) noexcept {
       bool parked = false;
       {
         std::lock_guard lock(mutex_);
-        if (!delivering_) parked = std::exchange(parked_, false);
+        parked = held_.Cancelled();
       }
       if (parked) PostToCallbackThread([this] { DecideHere(); });
       return;
@@ -235,15 +243,13 @@ void SubscriptionCore::Cancel(CancelReason reason) noexcept {
 
 void SubscriptionCore::Pause() noexcept {
   std::lock_guard lock(mutex_);
-  paused_ = true;
+  held_.Pause();
 }
 
 void SubscriptionCore::Resume() noexcept {
   {
     std::lock_guard lock(mutex_);
-    paused_ = false;
-    if (!held_ || delivering_) return;
-    delivering_ = true;
+    if (!held_.Resume()) return;
   }
   AddReference();
   PostToCallbackThread([this] {
@@ -253,30 +259,28 @@ void SubscriptionCore::Resume() noexcept {
 }
 
 void SubscriptionCore::DeliverHeld() noexcept {
-  bool deliver = false;
+  HeldMessage::OnBegin what;
   {
     std::lock_guard lock(mutex_);
-    deliver = held_ && !paused_ && word_.reason() == CancelReason::kNone;
-    if (deliver) held_ = false;
+    what = held_.Begin(word_.reason() != CancelReason::kNone);
   }
-  if (deliver) Tell("on_message", [this] { TellMessage(); });
+  if (what == HeldMessage::OnBegin::kNothing) return;
+  if (what == HeldMessage::OnBegin::kDrive) return DecideHere();
+  Tell("on_message", [this] { TellMessage(); });
   StreamCore* stream = nullptr;
-  bool parked = false;
+  bool drive = false;
   {
     std::lock_guard lock(mutex_);
-    delivering_ = false;
-    // Paused again meanwhile: the message goes on waiting, and so does what is parked behind it.
-    if (!held_ || word_.reason() != CancelReason::kNone) parked = std::exchange(parked_, false);
-    if (deliver && !parked && stream_ != nullptr) {
+    drive = held_.Delivered();
+    if (!drive && stream_ != nullptr) {
       stream = stream_;
       stream->AddReference();
     }
   }
-  if (stream != nullptr) {
-    (void)stream->StartRead(Message());
-    stream->Release();
-  }
-  if (parked) DecideHere();
+  if (drive) return DecideHere();
+  if (stream == nullptr) return;
+  (void)stream->StartRead(Message());
+  stream->Release();
 }
 
 void SubscriptionCore::GiveSlot() noexcept {
@@ -303,6 +307,7 @@ void SubscriptionCore::End(EndReason reason, bool here) noexcept {
 
 void SubscriptionCore::FinishHere() noexcept {
   word_.Finish();
+  if (state_->time().Disarm(deadline_timer_)) DropReference();  // Never the last: the driver holds one.
   parent_.Detach();
   ClientState& state = *state_;
   const std::uint32_t shard = state.registry().Remove(*this);

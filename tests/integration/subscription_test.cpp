@@ -6,6 +6,7 @@
 #include "penstock/client/client.h"
 #include "penstock/testing/manual_time.h"
 #include "penstock/testing/router.h"
+#include "support/client_calls.h"
 #include "support/echo_service.h"
 #include "support/stream_reactors.h"
 
@@ -14,6 +15,7 @@ using namespace std::chrono_literals;
 using test::EchoRequest;
 using test::EchoResponse;
 using test::EchoServer;
+using test::Eventually;
 using test::Heard;
 using testing::ManualTime;
 using testing::Router;
@@ -123,6 +125,23 @@ TEST_CASE("S8: a bidi subscription sends its request first on each stream, and f
   REQUIRE(watch.heard.WaitFor("end"));
 }
 
+TEST_CASE("S10: a write where there is no subscription, or no more, is refused") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  Watch watch;
+  using Bidi = decltype(client.Subscribe(kBidi, {}, watch.Hooks()));
+  Bidi none;
+  CHECK(none.Write({}) == StreamStart::kNotOpen);
+  Bidi first = client.Subscribe(kBidi, {}, watch.Hooks());
+  Bidi second = std::move(first);
+  CHECK(first.Write({}) == StreamStart::kNotOpen);
+  none = std::move(second);
+  CHECK(second.Write({}) == StreamStart::kNotOpen);
+  none.Cancel();
+  REQUIRE(watch.heard.WaitFor("end"));
+  CHECK(none.Write({}) == StreamStart::kNotOpen);
+}
+
 TEST_CASE("S8: it ends on any other status, with that status, its trailers and no reopening") {
   EchoServer server;
   for (const int code : {0, 3, 5, 13}) {
@@ -226,6 +245,38 @@ TEST_CASE("S8: give_up_after and the deadline end it while it waits") {
     CHECK(watch.result.status.error_code() == (deadline ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::UNAVAILABLE));
     CHECK(watch.result.reason == (deadline ? EndReason::kExpired : EndReason::kExhausted));
   }
+}
+
+TEST_CASE("S8: its deadline ends it behind a message that waits for the end of a pause") {
+  EchoServer server;
+  auto time = std::make_shared<ManualTime>();
+  Client client = MakeClient({.address = server.address(), .time = time});
+  Watch watch;
+  std::atomic<bool> assigned{false};
+  Subscription subscription;
+  watch.on_message = [&](EchoResponse&) {
+    while (!assigned) std::this_thread::yield();
+    subscription.Pause();
+  };
+  EchoRequest request;
+  request.set_count(2);
+  request.set_delay_ms(-1);
+  SubscriptionOptions options;
+  options.call.deadline = time->Now() + 3s;
+  subscription = client.Subscribe(kDown, request, watch.Hooks(), options);
+  assigned = true;
+  REQUIRE(watch.heard.WaitFor("message pod"));
+  server.echo().EndStreams(kShuttingDown);
+  REQUIRE(server.echo().WaitUntil([](const auto& counts) { return counts.open_streams == 0; }));
+  // The stream's own deadline goes with its end.
+  REQUIRE(Eventually([&] { return time->timers() == 1; }));
+  time->Advance(3s - 1ns);
+  CHECK(watch.heard.Count("end") == 0);
+  time->Advance(1ns);
+  REQUIRE(watch.heard.WaitFor("end"));
+  CHECK(watch.result.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  CHECK(watch.result.reason == EndReason::kExpired);
+  CHECK(watch.heard.Count("message pod") == 1);
 }
 
 TEST_CASE("S8: while it is paused nothing is delivered; what waits is delivered in order when it goes on, across a reopening too") {

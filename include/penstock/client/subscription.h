@@ -19,8 +19,9 @@
 // Errors: it is opened again after UNAVAILABLE, after CANCELLED by a server before it had opened, and where Classify says
 // retry; every other end is its own end. What a hook throws ends it with CANCELLED and is told to the client's observer.
 
-#include <atomic>
+#include <cstdint>
 #include <functional>
+#include <mutex>
 #include <utility>
 
 #include "penstock/client/call.h"
@@ -51,7 +52,8 @@ struct SubscriptionHooks {
 };
 
 struct SubscriptionOptions {
-  // Of every stream. max_attempts is not used: opening again is the subscription's.
+  // Of every stream; but deadline and timeout bound the whole subscription, and max_attempts is not used: opening again is the
+  // subscription's.
   CallOptions call = {};
   // How long a gap may last before the subscription ends with the status of the last attempt; above 0. Default: for ever.
   Duration give_up_after = Duration::max();
@@ -79,7 +81,7 @@ class Subscription {
 
   // From the return on no delivery begins until Resume(); one that has begun goes on. What the server sends meanwhile waits: two
   // messages at most here, the rest by flow control. A stream that ends while a message waits is opened again only after
-  // it was delivered.
+  // it was delivered: the gap begins then. The deadline counts in a pause as well.
   void Pause() noexcept {
     if (core_ != nullptr) core_->Pause();
   }
@@ -88,6 +90,10 @@ class Subscription {
   }
 
   explicit Subscription(detail::SubscriptionCore* adopted) noexcept : core_(adopted) {}
+
+ protected:
+  // Null where it was default-constructed or moved from.
+  detail::SubscriptionCore* core() const noexcept { return core_; }
 
  private:
   detail::SubscriptionCore* core_ = nullptr;
@@ -149,36 +155,52 @@ class BidiSubscriptionCall final : public TypedSubscription<Method> {
   using TypedSubscription<Method>::TypedSubscription;
 
   StreamStart Write(typename Method::Request&& message) {
-    StreamCore* const stream = this->Stream();
-    if (stream == nullptr) return StreamStart::kNotOpen;
-    StreamStart started = StreamStart::kBusy;
-    // acquire: pairs with the release in TellWritten(); the message is free.
-    if (BytesOf(message) > kMostBytes) {
-      started = StreamStart::kTooLarge;
-    } else if (!writing_.exchange(true, std::memory_order_acquire)) {
+    StreamCore::Write write{&written_, {}, BytesOf(message)};
+    if (write.bytes > kMostBytes) return StreamStart::kTooLarge;
+    StreamCore* stream = nullptr;
+    std::uint64_t number = 0;
+    {
+      std::lock_guard lock(write_mutex_);
+      stream = this->Stream();
+      if (stream == nullptr) return StreamStart::kNotOpen;
+      if (std::exchange(writing_, true)) {
+        stream->Release();
+        return StreamStart::kBusy;
+      }
       written_ = std::move(message);
-      started = stream->StartWrite({&written_, {}, BytesOf(written_)});
-      // release: as in TellWritten().
-      if (started != StreamStart::kStarted) writing_.store(false, std::memory_order_release);
+      number = streams_;
     }
+    const StreamStart started = stream->StartWrite(write);
     stream->Release();
+    if (started != StreamStart::kStarted) {
+      std::lock_guard lock(write_mutex_);
+      // Where the next stream has been opened meanwhile, it is that one's write which is under way.
+      if (number == streams_) writing_ = false;
+    }
     return started;
   }
 
  private:
   StreamCore* MakeStream() override { return new BidiCall<Method>(this->method_); }
   void Prepare(StreamCore::Prepared& prepared) override {
-    // relaxed: no stream runs, so nobody else writes.
-    writing_.store(true, std::memory_order_relaxed);
+    {
+      std::lock_guard lock(write_mutex_);
+      writing_ = true;
+      ++streams_;
+    }
     prepared.write = StreamCore::Write{&this->request_, {}, BytesOf(this->request_)};
   }
   void TellWritten(bool ok) override {
-    // release: pairs with the acquire in Write(); gRPC is done with the message.
-    writing_.store(false, std::memory_order_release);
+    {
+      std::lock_guard lock(write_mutex_);
+      writing_ = false;
+    }
     if (this->hooks_.on_write_done) this->hooks_.on_write_done(ok);
   }
 
-  std::atomic<bool> writing_{false};
+  std::mutex write_mutex_;  // Never held while gRPC or the user is called.
+  bool writing_ = false;
+  std::uint64_t streams_ = 0;  // Opened, or about to be.
   typename Method::Request written_;
 };
 
@@ -189,14 +211,14 @@ template <class Method>
 class BidiSubscription : public Subscription {
  public:
   BidiSubscription() = default;
-  explicit BidiSubscription(detail::BidiSubscriptionCall<Method>* adopted) noexcept : Subscription(adopted), call_(adopted) {}
+  explicit BidiSubscription(detail::BidiSubscriptionCall<Method>* adopted) noexcept : Subscription(adopted) {}
 
-  // Writes a further message on the stream that is open now; on_write_done follows. Refused while one is under way, and between
-  // two streams (kNotOpen, kEnded).
-  [[nodiscard]] StreamStart Write(typename Method::Request message) { return call_->Write(std::move(message)); }
-
- private:
-  detail::BidiSubscriptionCall<Method>* call_ = nullptr;
+  // Writes a further message on the stream that is open now; on_write_done follows. Refused while one is under way, between
+  // two streams (kNotOpen, kEnded), and where there is no subscription (kNotOpen).
+  [[nodiscard]] StreamStart Write(typename Method::Request message) {
+    if (core() == nullptr) return StreamStart::kNotOpen;
+    return static_cast<detail::BidiSubscriptionCall<Method>*>(core())->Write(std::move(message));
+  }
 };
 
 }  // namespace penstock::inline v0

@@ -16,6 +16,7 @@
 
 #include "penstock/client/call.h"
 #include "penstock/client/detail/call_word.h"
+#include "penstock/client/detail/held_message.h"
 #include "penstock/client/detail/live_call.h"
 #include "penstock/client/detail/method_entry.h"
 #include "penstock/client/detail/parent_link.h"
@@ -59,6 +60,14 @@ class SubscriptionCore : public LiveCall, private StreamEvents {
   StreamCore* Stream() noexcept;
 
  private:
+  class DeadlineTimer final : public Timer {
+   public:
+    explicit DeadlineTimer(SubscriptionCore& subscription) : subscription_(subscription) {}
+    void Fire() noexcept override;
+
+   private:
+    SubscriptionCore& subscription_;
+  };
   class WaitTimer final : public Timer {
    public:
     explicit WaitTimer(SubscriptionCore& subscription) : subscription_(subscription) {}
@@ -113,15 +122,13 @@ class SubscriptionCore : public LiveCall, private StreamEvents {
   StreamEnd end_;
   std::unique_ptr<Reopening> reopening_;
   ParentLink parent_;
+  DeadlineTimer deadline_timer_;
   WaitTimer wait_timer_;
 
   std::mutex mutex_;
   // All under mutex_:
   StreamCore* stream_ = nullptr;
-  bool paused_ = false;
-  bool held_ = false;        // A message waits for Resume().
-  bool delivering_ = false;  // It is on its way to the user.
-  bool parked_ = false;      // The stream has ended, and the driving waits for the message.
+  HeldMessage held_;
   std::string thrown_;
 };
 
