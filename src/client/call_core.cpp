@@ -25,6 +25,7 @@ void CallCore::Renew(std::uint32_t references) noexcept {
   ResetReferences(references);
   result_ = CallResult{};
   loop_ = RetryLoop{};
+  injected_.reset();  // Of another client's, maybe.
   deadline_armed_ = false;
   word_.Reset();
 }
@@ -98,9 +99,10 @@ void CallCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
   ticket_ = std::move(ticket);
   result_.headers = result_.trailers = nullptr;  // They lie in the context that goes now.
   child_context_.reset();
-  if (loop_.attempts() == 0 && options_.parent.context() != nullptr && !options_.detached) {
+  if (state_->settings().faults != nullptr) [[unlikely]] DrawFault();
+  if (loop_.attempts() == 0 && options_.parent.context() != nullptr && !options_.detached && !delayed()) {
     // The first attempt begins while the parent's context lives, and hears of its cancellation from gRPC. Its deadline is
-    // in ours already.
+    // in ours already. One that is delayed may begin when the parent is gone.
     child_context_ = grpc::ClientContext::FromCallbackServerContext(
         *options_.parent.context(), grpc::PropagationOptions().disable_deadline_propagation());
     context_ = child_context_.get();
@@ -108,7 +110,6 @@ void CallCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
     own_context_.emplace();
     context_ = &*own_context_;
   }
-  if (state_->settings().faults != nullptr) [[unlikely]] DrawFault();
   if (!word_.BeginAttempt()) {
     ticket_ = CircuitTicket();
     return EndCancelled(word_.reason(), here);
@@ -122,7 +123,7 @@ void CallCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
                               .attempt = loop_.attempts(),
                               .stream = kind_ == Kind::kStream},
                              *context_);
-  if (injected_ != nullptr && injected_->delay > Duration::zero()) return LaunchDelayed();
+  if (delayed()) [[unlikely]] return LaunchDelayed();
   Launch();
 }
 
@@ -153,16 +154,18 @@ void CallCore::LaunchDelayed() noexcept {
 
 void CallCore::LaunchIfCancelled() noexcept {
   // Whoever takes the timer away launches; on a context that is cancelled, so that the attempt ends at once.
-  if (!state_->time().Disarm(*injected_)) return;
-  Launch();
-  Release();
+  if (state_->time().Disarm(*injected_)) LaunchSoon();
 }
 
-void CallCore::Injected::Fire() noexcept {
-  CallCore& call = call_;
-  call.Launch();
-  call.Release();
+void CallCore::LaunchSoon() noexcept {
+  // Interceptors and serialising are the user's: neither on the loop thread nor inside a cancel. The timer's reference goes along.
+  PostToCallbackThread([this] {
+    Launch();
+    Release();
+  });
 }
+
+void CallCore::Injected::Fire() noexcept { call_.LaunchSoon(); }
 
 // Its end.
 

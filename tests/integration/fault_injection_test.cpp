@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "penstock/client/client.h"
@@ -30,6 +33,34 @@ std::shared_ptr<CallScope> Scenario(const std::string& settings, const std::stri
 WaitedCall<v1::EchoResponse> Call(Client& client, std::shared_ptr<CallScope> scope) {
   return client.CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), Request(), {.parent = std::move(scope)});
 }
+
+// A plain callback server in the middle, whose Unary makes a call for its own.
+class PlainMiddle final : public v1::Echo::CallbackService {
+ public:
+  using Handler = std::function<void(grpc::CallbackServerContext*, grpc::ServerUnaryReactor*)>;
+
+  explicit PlainMiddle(Handler handler) : handler_(std::move(handler)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~PlainMiddle() override { Shutdown(); }
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  void Shutdown() { server_->Shutdown(); }
+
+  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const v1::EchoRequest*, v1::EchoResponse*) override {
+    auto* const reactor = context->DefaultReactor();
+    handler_(context, reactor);
+    return reactor;
+  }
+
+ private:
+  const Handler handler_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
 
 ClientSettings Settings(const EchoServer& server, std::shared_ptr<FaultInjector> faults) {
   return {.address = server.address(), .backoff_base = 1ms, .backoff_max = 2ms, .faults = std::move(faults)};
@@ -122,6 +153,64 @@ TEST_CASE("F2: a delay longer than the timeout ends at the timeout with DEADLINE
   CHECK(client.circuit_totals().failures == 1);
   CHECK(time->timers() == 0);
   CHECK(server.echo().counts().unary == 0);
+}
+
+TEST_CASE("F2: what a delayed attempt runs of the user's runs on a callback thread, not where the delay or a cancel ends it") {
+  struct Factory final : grpc::experimental::ClientInterceptorFactoryInterface {
+    explicit Factory(std::thread::id& made_on) : made_on(made_on) {}
+    grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo*) override {
+      made_on = std::this_thread::get_id();
+      return nullptr;
+    }
+    std::thread::id& made_on;
+  };
+  for (const bool cancelled : {false, true}) {
+    CAPTURE(cancelled);
+    std::thread::id made_on;
+    auto time = std::make_shared<testing::ManualTime>();
+    EchoServer server;
+    ClientSettings settings = Settings(server, std::make_shared<FaultInjector>());
+    settings.time = time;
+    settings.interceptors = [&] {
+      std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> own;
+      own.push_back(std::make_unique<Factory>(made_on));
+      return own;
+    };
+    Client client = MakeClient(std::move(settings));
+    Ending ending;
+    CallHandle handle =
+        client.Call(PENSTOCK_METHOD(v1::Echo, Unary), Request(), {.parent = Scenario("delay=3s")}, ending.Completion());
+    REQUIRE(time->WaitForTimers(2));
+    if (cancelled) handle.Cancel();
+    time->Advance(3s);  // Fires on this thread.
+    CHECK(ending.Wait().ok() != cancelled);
+    CHECK(made_on != std::thread::id());
+    CHECK(made_on != std::this_thread::get_id());
+  }
+}
+
+TEST_CASE("F2: an embedded reactor that was struck is no other client's to strike") {
+  struct Reactor final : UnaryReactor<v1::EchoRequest, v1::EchoResponse> {
+    void OnDone(const CallResult& ended) override {
+      result = ended;
+      result.headers = result.trailers = nullptr;
+      waiter->Done();
+    }
+    CallResult result;
+    std::unique_ptr<detail::Waiter> waiter = std::make_unique<detail::Waiter>();
+  };
+  EchoServer server;
+  Client struck = MakeClient(Settings(server, std::make_shared<FaultInjector>()));
+  Client plain = MakeClient({.address = server.address()});
+  Reactor reactor;
+  struck.Start(PENSTOCK_METHOD(v1::Echo, Unary), reactor, {.parent = Scenario("abort=NOT_FOUND")});
+  reactor.waiter->Wait();
+  CHECK(reactor.result.status.error_code() == grpc::StatusCode::NOT_FOUND);
+  reactor.waiter = std::make_unique<detail::Waiter>();
+  plain.Start(PENSTOCK_METHOD(v1::Echo, Unary), reactor);
+  reactor.waiter->Wait();
+  CHECK(reactor.result.ok());
+  CHECK(server.echo().counts().unary == 1);
 }
 
 TEST_CASE("F2: a delay and an abort together wait, then abort") {
@@ -283,36 +372,41 @@ TEST_CASE("L10: trace and baggage of a plain gRPC server call are relayed by eve
   }});
   Client to_leaf = MakeClient({.address = leaf.address(), .backoff_base = 1ms, .backoff_max = 2ms});
 
-  // A plain callback server in the middle, which makes a call for its own.
-  class Middle final : public v1::Echo::CallbackService {
-   public:
-    explicit Middle(Client& client) : client_(client) {}
-    grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const v1::EchoRequest*,
-                                    v1::EchoResponse*) override {
-      auto* reactor = context->DefaultReactor();
-      v1::EchoRequest failing;
-      failing.set_code(grpc::StatusCode::UNAVAILABLE);
-      client_.Call(PENSTOCK_METHOD(v1::Echo, Unary), failing, {.parent = context},
-                   [reactor](const CallResult&, v1::EchoResponse&) { reactor->Finish(grpc::Status::OK); });
-      return reactor;
-    }
-
-   private:
-    Client& client_;
-  } service(to_leaf);
-  int port = 0;
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
-  const auto middle = builder.BuildAndStart();
-  Client to_middle = MakeClient({.address = "127.0.0.1:" + std::to_string(port)});
+  PlainMiddle middle([&](grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor) {
+    v1::EchoRequest failing;
+    failing.set_code(grpc::StatusCode::UNAVAILABLE);
+    to_leaf.Call(PENSTOCK_METHOD(v1::Echo, Unary), failing, {.parent = context},
+                 [reactor](const CallResult&, v1::EchoResponse&) { reactor->Finish(grpc::Status::OK); });
+  });
+  Client to_middle = MakeClient({.address = middle.address()});
   const std::string traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   CallOptions options;
   options.metadata = {{"traceparent", traceparent}, {"baggage", "a=b+c,d=%3D:"}};
   CHECK(to_middle.CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), Request(), std::move(options)).ok());
   CHECK(seen == std::vector<std::string>{traceparent, "a=b+c,d=%3D:", traceparent, "a=b+c,d=%3D:", traceparent,
                                          "a=b+c,d=%3D:"});
-  middle->Shutdown();
+}
+
+TEST_CASE("F2, L10: a delayed call outlives the plain gRPC server call that it was made for") {
+  auto time = std::make_shared<testing::ManualTime>();
+  EchoServer leaf;
+  ClientSettings settings = Settings(leaf, std::make_shared<FaultInjector>());
+  settings.time = time;
+  Client to_leaf = MakeClient(std::move(settings));
+  Ending ending;
+  PlainMiddle middle([&](grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor) {
+    to_leaf.Call(PENSTOCK_METHOD(v1::Echo, Unary), Request(), {.parent = context}, ending.Completion());
+    reactor->Finish(grpc::Status::OK);
+  });
+  Client to_middle = MakeClient({.address = middle.address()});
+  CallOptions options;
+  options.metadata = {{"baggage", "penstock.fault=grpc:penstock.test.v1.Echo/Unary?delay=3s"}};
+  CHECK(to_middle.CallAndWait(PENSTOCK_METHOD(v1::Echo, Unary), Request(), std::move(options)).ok());
+  middle.Shutdown();  // Its calls are gone, their memory too.
+  REQUIRE(time->WaitForTimers(2));
+  time->Advance(3s);
+  CHECK(ending.Wait().ok());
+  CHECK(leaf.echo().counts().unary == 1);
 }
 
 }  // namespace penstock::test

@@ -108,8 +108,7 @@ class CallCore : public LiveCall {
    private:
     CallCore& call_;
   };
-  // What an injected fault does to the attempt that runs (F2). Made with the first one of a call and kept: its timer may
-  // still be returning when the next attempt begins.
+  // What an injected fault does to the attempt that runs (F2). Made with the first one of a call and kept until the call's end.
   class Injected final : public Timer {
    public:
     explicit Injected(CallCore& call) : call_(call) {}
@@ -135,7 +134,9 @@ class CallCore : public LiveCall {
   void StartAdmitted(CircuitTicket ticket, bool here) noexcept;
   void DrawFault();
   bool aborted() const noexcept { return injected_ != nullptr && injected_->abort.has_value(); }
+  bool delayed() const noexcept { return injected_ != nullptr && injected_->delay > Duration::zero(); }
   void Launch() noexcept;
+  void LaunchSoon() noexcept;
   void LaunchDelayed() noexcept;
   void LaunchIfCancelled() noexcept;
   void WaitHere(Duration wait, TimePoint now) noexcept;
