@@ -22,6 +22,7 @@ grpc::Status CancelledStatus(CancelReason reason) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "deadline exceeded"};
     case CancelReason::kNone:
     case CancelReason::kCaller:
+    case CancelReason::kServerFault:
       break;
   }
   return {grpc::StatusCode::CANCELLED, "cancelled by the caller"};

@@ -125,9 +125,11 @@ void StreamCore::AttemptEndHere() noexcept {
     largest = largest_write_;
     if (const char* fault = ServerFault()) {
       result_.status = {grpc::StatusCode::INTERNAL, fault};
-      cancelled = CancelReason::kNone;  // The cancel was the client's own.
+      cancelled = CancelReason::kNone;
     }
   }
+  // Nobody wanted the end: the status that came, however late, is what it was.
+  if (cancelled == CancelReason::kServerFault) cancelled = CancelReason::kNone;
   const EndedAttempt end = ReadEnd(cancelled, largest);
   facts.attempt = end.facts;
   facts.sent = facts.sent || end.connection != nullptr;
@@ -162,11 +164,11 @@ void StreamCore::AttemptEndHere() noexcept {
 }
 
 const char* StreamCore::ServerFault() const noexcept {
-  if (unreadable_ && result_.status.error_code() == grpc::StatusCode::CANCELLED) {
+  if (responses_ > 1) return "the server sent more than one response to a client stream";
+  if (word_.reason() == CancelReason::kServerFault && result_.status.error_code() == grpc::StatusCode::CANCELLED) {
     return "a message of the server could not be parsed";
   }
   if (reads_ != Reads::kOneResponse) return nullptr;
-  if (responses_ > 1) return "the server sent more than one response to a client stream";
   if (result_.status.ok() && responses_ == 0) return "the server ended a client stream with OK and no response";
   return nullptr;
 }

@@ -90,18 +90,19 @@ void StreamCore::ReadEndedInOrder(bool ok) noexcept {
       surplus = ++responses_ > 1;
     }
     // A server may answer once; what it sends more must not keep the stream open.
-    if (surplus) Cancel(CancelReason::kCaller);
+    if (surplus) Cancel(CancelReason::kServerFault);
     return GrpcRead(nullptr);
   }
   ReadSide::OnArrival what;
-  bool in_place = false;
+  void* into = nullptr;
   {
     std::lock_guard lock(mutex_);
     what = read_.Arrived();
-    in_place = posted_message_ != nullptr;
+    // From here on a next read may be asked for, and is into another message.
+    if (posted_message_ == nullptr) into = user_message_;
   }
   if (what == ReadSide::OnArrival::kKeep) return DropKeptIfCancelled();
-  if (!in_place) TakeKept(user_message_);
+  if (into != nullptr) TakeKept(into);
   TellRead();
 }
 
@@ -138,11 +139,13 @@ void StreamCore::TellRead() noexcept {
 }
 
 void StreamCore::TellKept() noexcept {
+  void* into = nullptr;
   {
     std::lock_guard lock(mutex_);
     read_.Hopped();
+    into = user_message_;
   }
-  TakeKept(user_message_);
+  TakeKept(into);
   TellRead();
 }
 
@@ -181,11 +184,7 @@ void StreamCore::HalfCloseEnded(bool ok) noexcept {
 
 void StreamCore::StatusTimer::Fire() noexcept {
   StreamCore& stream = stream_;
-  {
-    std::lock_guard lock(stream.mutex_);
-    stream.unreadable_ = true;
-  }
-  stream.Cancel(CancelReason::kCaller);
+  stream.Cancel(CancelReason::kServerFault);
   stream.Release();
 }
 

@@ -19,6 +19,7 @@ enum class CancelReason : unsigned char {
   kDeadline = 2,
   kParent = 3,
   kClosed = 4,
+  kServerFault = 5,  // The client itself, for what the server did; what the stream then ends with is not the caller's doing.
 };
 
 class LiveCall {

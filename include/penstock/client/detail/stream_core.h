@@ -158,7 +158,6 @@ class StreamCore : public CallCore {
   Opening opening_ = Opening::kNotYet;
   bool live_ = false;  // An attempt runs and its hold stands.
   bool written_ = false;
-  bool unreadable_ = false;
   std::optional<bool> read_meanwhile_;
   int responses_ = 0;
   std::size_t largest_write_ = 0;
