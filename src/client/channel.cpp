@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <iterator>
 #include <limits>
 #include <utility>
 
+#include "client/user_code.h"
 #include "runtime/address.h"
 #include "runtime/problems.h"
 #include "runtime/tls.h"
@@ -26,10 +26,6 @@ constexpr const char* kDeadlineCheckingArgument = "grpc.enable_deadline_checking
 // Deadlines and retries are penstock's; without the other two the client's channels would not be its own.
 constexpr std::array<std::string_view, 4> kRefusedArguments = {
     kDeadlineCheckingArgument, GRPC_ARG_ENABLE_RETRIES, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, GRPC_ARG_SERVICE_CONFIG};
-
-std::string Milliseconds(Duration length) {
-  return fmt::format("{} ms", std::chrono::duration<double, std::milli>(length).count());
-}
 
 // gRPC counts milliseconds in an int.
 constexpr Duration kLongest = std::chrono::milliseconds(std::numeric_limits<int>::max());
@@ -97,24 +93,20 @@ void CheckNameServer(const ClientSettings& settings, std::vector<std::string>& p
   if (settings.address.empty()) problems.push_back("connection.name_server: is set, but there is no name to ask for");
 }
 
-void CheckChannelArguments(const ClientSettings& settings, std::vector<std::string>& problems) {
-  if (!settings.channel_arguments) return;
-  grpc::ChannelArguments arguments;
-  try {
-    settings.channel_arguments(arguments);
-  } catch (const std::exception& exception) {
-    problems.push_back(fmt::format("channel_arguments: threw {}", exception.what()));
-    return;
-  } catch (...) {
-    problems.push_back("channel_arguments: threw something that is no std::exception");
-    return;
-  }
-  const grpc_channel_args set = arguments.c_channel_args();
+void AddAll(const grpc::ChannelArguments& from, grpc::ChannelArguments& into) {
+  const grpc_channel_args set = from.c_channel_args();
   for (std::size_t place = 0; place < set.num_args; ++place) {
-    const std::string_view key = set.args[place].key;
-    if (std::find(kRefusedArguments.begin(), kRefusedArguments.end(), key) != kRefusedArguments.end()) {
-      problems.push_back(
-          fmt::format("channel_arguments: sets {}; expected any but this, which is penstock's own", key));
+    const grpc_arg& argument = set.args[place];
+    switch (argument.type) {
+      case GRPC_ARG_STRING:
+        into.SetString(argument.key, argument.value.string);
+        break;
+      case GRPC_ARG_INTEGER:
+        into.SetInt(argument.key, argument.value.integer);
+        break;
+      case GRPC_ARG_POINTER:
+        into.SetPointerWithVtable(argument.key, argument.value.pointer.p, argument.value.pointer.vtable);
+        break;
     }
   }
 }
@@ -181,7 +173,25 @@ void CheckConnection(const ClientSettings& settings, std::vector<std::string>& p
     problems.push_back(fmt::format("connection.channels: {}; expected 1 to 64", connection.channels));
   }
   CheckNameServer(settings, problems);
-  CheckChannelArguments(settings, problems);
+}
+
+void TakeChannelArguments(ClientSettings& settings, std::vector<std::string>& problems) {
+  if (!settings.channel_arguments) return;
+  grpc::ChannelArguments taken;
+  auto take = [&] { settings.channel_arguments(taken); };
+  if (std::string thrown = RunUserCode("channel_arguments:", take); !thrown.empty()) {
+    problems.push_back(std::move(thrown));
+    return;
+  }
+  const grpc_channel_args set = taken.c_channel_args();
+  for (std::size_t place = 0; place < set.num_args; ++place) {
+    const std::string_view key = set.args[place].key;
+    if (std::find(kRefusedArguments.begin(), kRefusedArguments.end(), key) != kRefusedArguments.end()) {
+      problems.push_back(
+          fmt::format("channel_arguments: sets {}; expected any but this, which is penstock's own", key));
+    }
+  }
+  settings.channel_arguments = [taken = std::move(taken)](grpc::ChannelArguments& into) { AddAll(taken, into); };
 }
 
 void LoadCertificates(ClientSettings& settings, std::vector<std::string>& problems) {
@@ -209,10 +219,15 @@ std::string TargetOf(const ClientSettings& settings) {
   return address.ok() ? TargetOf(*address, settings.connection.name_server) : settings.address;
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const ClientSettings& settings, ChannelUse use, std::uint32_t index,
-                                           InterceptorFactories interceptors) {
+Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientSettings& settings, ChannelUse use, std::uint32_t index,
+                                                   InterceptorFactories interceptors) {
   if (settings.interceptors) {
-    InterceptorFactories own = settings.interceptors();
+    InterceptorFactories own;
+    auto make = [&] { own = settings.interceptors(); };
+    if (std::string thrown = RunUserCode("interceptors:", make); !thrown.empty()) return Error(std::move(thrown));
+    if (std::find(own.begin(), own.end(), nullptr) != own.end()) {
+      return Error("interceptors: gave a null pointer; expected a factory in each place");
+    }
     std::move(own.begin(), own.end(), std::back_inserter(interceptors));
   }
   std::shared_ptr<grpc::ChannelCredentials> credentials;

@@ -7,12 +7,13 @@
 //
 //     CheckConnection(settings, problems);
 //     LoadCertificates(settings, problems);
+//     TakeChannelArguments(settings, problems);
 //     if (problems.empty()) channel = MakeChannel(settings, ChannelUse::kCalls, 0);
 //
 // Threads: any.
 // Ownership: a channel owns what it needs of the settings.
 // Time: connecting and its waits are gRPC's, in real time.
-// Errors: appended to `problems`, each with its field's name; MakeChannel() cannot fail after that.
+// Errors: appended to `problems`, each with its field's name; after that MakeChannel() fails only by the user's `interceptors`.
 
 #include <grpcpp/channel.h>
 
@@ -31,6 +32,9 @@ void CheckConnection(const ClientSettings& settings, std::vector<std::string>& p
 // Reads and checks the certificates, once: where files are named, their texts take their place.
 void LoadCertificates(ClientSettings& settings, std::vector<std::string>& problems);
 
+// Asks the settings' channel_arguments, once, and checks what it sets: just that is in its place from then on.
+void TakeChannelArguments(ClientSettings& settings, std::vector<std::string>& problems);
+
 // What is sent as :authority, and verified by TLS (L19).
 std::string AuthorityOf(const ClientSettings& settings);
 
@@ -43,9 +47,10 @@ enum class ChannelUse {
 };
 
 // A channel of the client's own, that shares nothing with any other. `index` tells a client's channels apart.
-// `interceptors` come outside the user's own. It connects to nothing yet.
+// `interceptors` come outside the user's own. It connects to nothing yet. An error where the user's function for them throws
+// or gives a null one.
 using InterceptorFactories = std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
-std::shared_ptr<grpc::Channel> MakeChannel(const ClientSettings& settings, ChannelUse use, std::uint32_t index,
-                                           InterceptorFactories interceptors = {});
+Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientSettings& settings, ChannelUse use, std::uint32_t index,
+                                                   InterceptorFactories interceptors = {});
 
 }  // namespace penstock::inline v0::detail

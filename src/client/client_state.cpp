@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/channel.h"
+#include "client/user_code.h"
 #include "runtime/log.h"
 #include "runtime/loop.h"
 
@@ -16,10 +17,8 @@ namespace {
 std::string TextOf(std::exception_ptr thrown) {
   try {
     std::rethrow_exception(std::move(thrown));
-  } catch (const std::exception& exception) {
-    return exception.what();
   } catch (...) {
-    return "something that is no std::exception";
+    return WhatWasThrown();
   }
 }
 
@@ -66,18 +65,24 @@ class ClientState::View final : public ClientView {
 Result<ClientState*> ClientState::Create(ClientSettings settings) {
   std::vector<std::string> problems;
   CheckSettings(settings, problems);
+  TakeChannelArguments(settings, problems);
   LoadCertificates(settings, problems);
   if (!problems.empty()) return Error(fmt::format("{}", fmt::join(problems, "\n")));
   if (std::optional<Error> error = EnsureRuntime()) return *std::move(error);
 
-  auto* state = new ClientState(std::move(settings));
+  struct Releaser {
+    void operator()(ClientState* state) const noexcept { state->Release(); }
+  };
+  std::unique_ptr<ClientState, Releaser> state(new ClientState(std::move(settings)));
   const ClientSettings& own = state->settings_;
   Result<std::unique_ptr<CircuitBreaker>> breaker = CircuitBreaker::Create(Observed(own, state->clock_));
   Result<std::unique_ptr<RetryBudget>> budget = RetryBudget::Create(own.budget);
-  if (!breaker.ok() || !budget.ok()) {
-    Error error(breaker.ok() ? budget.error() : breaker.error());
-    state->Release();
-    return error;
+  if (!breaker.ok()) return breaker.error();
+  if (!budget.ok()) return budget.error();
+  for (std::uint32_t index = 0; index < own.connection.channels; ++index) {
+    Result<std::shared_ptr<grpc::Channel>> channel = MakeChannel(own, ChannelUse::kCalls, index);
+    if (!channel.ok()) return channel.error();
+    state->channels_.push_back(*std::move(channel));
   }
   std::string address = own.address;
   if (address.empty()) address = own.unix_socket.empty() ? fmt::format("{}", fmt::join(own.addresses, ",")) : own.unix_socket;
@@ -85,12 +90,9 @@ Result<ClientState*> ClientState::Create(ClientSettings settings) {
   state->breaker_ = &state->view_->breaker();
   state->samples_ = &state->view_->samples();
   state->budget_ = *std::move(budget);
-  for (std::uint32_t index = 0; index < own.connection.channels; ++index) {
-    state->channels_.push_back(MakeChannel(own, ChannelUse::kCalls, index));
-  }
   state->connected_ = std::make_shared<ConnectedMonitor>(state->channels_, state->time_);
   if (own.observer) own.observer->OnCreated(state->view_);
-  return state;
+  return state.release();
 }
 
 ClientState::ClientState(ClientSettings settings)

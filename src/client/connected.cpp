@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <exception>
 #include <functional>
 #include <thread>
 #include <utility>
 
+#include "client/user_code.h"
 #include "penstock/runtime/callback_thread.h"
 #include "runtime/log.h"
 
@@ -68,14 +68,9 @@ class StateWatch {
 
 void Tell(std::function<void(bool)> done, bool ready) {
   PostToCallbackThread([done = std::move(done), ready] {
-    const UserCodeScope in_user_code;
-    try {
-      done(ready);
-    } catch (const std::exception& exception) {
-      Log(LogSeverity::kError, "client: a readiness check's function threw: {}", exception.what());
-    } catch (...) {
-      Log(LogSeverity::kError, "client: a readiness check's function threw something that is no std::exception");
-    }
+    auto tell = [&] { done(ready); };
+    const std::string thrown = RunUserCode("a readiness check's function", tell);
+    if (!thrown.empty()) Log(LogSeverity::kError, "client: {}", thrown);
   });
 }
 

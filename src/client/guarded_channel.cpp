@@ -35,14 +35,19 @@ class Guard final : public Interceptor {
  public:
   Guard(ClientState& state, ClientRpcInfo& info) : state_(state), info_(info) { state_.AddReference(); }
   ~Guard() override {
+    // Of a call that was given up without its status.
+    state_.broken_connections().Withdrawn(broken_attempt_);
     ticket_ = CircuitTicket();
     state_.Release();
   }
 
   void Intercept(InterceptorBatchMethods* methods) override {
     const auto has = [methods](InterceptionHookPoints point) { return methods->QueryInterceptionHookPoint(point); };
-    // relaxed: a mark that is read once the call has ended.
-    if (has(InterceptionHookPoints::PRE_SEND_CANCEL)) cancelled_.store(true, std::memory_order_relaxed);
+    if (has(InterceptionHookPoints::PRE_SEND_CANCEL)) {
+      // relaxed: a mark that is read once the call has ended. Nothing else may be touched beside a batch that runs.
+      cancelled_.store(true, std::memory_order_relaxed);
+      return methods->Proceed();
+    }
     const bool begins = has(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA);
     if (begins) Begin(methods->GetSendInitialMetadata());
     if (refused_) {
@@ -206,7 +211,11 @@ std::shared_ptr<grpc::Channel> MakeGuardedChannel(ClientState& state) {
   InterceptorFactories factories;
   factories.push_back(std::make_unique<GuardFactory>(state));
   const std::uint32_t index = state.settings().connection.channels;
-  return MakeChannel(state.settings(), ChannelUse::kGuarded, index, std::move(factories));
+  Result<std::shared_ptr<grpc::Channel>> channel =
+      MakeChannel(state.settings(), ChannelUse::kGuarded, index, std::move(factories));
+  if (channel.ok()) return *std::move(channel);
+  state.ReportFault("GuardedChannel", channel.error().message());
+  return LameChannel();
 }
 
 }  // namespace penstock::inline v0::detail

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <exception>
-
+#include "client/user_code.h"
 #include "penstock/runtime/callback_thread.h"
 
 namespace penstock::inline v0::detail {
@@ -69,10 +68,8 @@ Answer AskClassify(const Classifier& classify, std::string_view method, const gr
       classification.decision = status.ok() ? Decision::kSuccess : Decision::kStop;
     }
     return {classification, {}};
-  } catch (const std::exception& exception) {
-    return Fault(fmt::format("Classify threw: {}", exception.what()));
   } catch (...) {
-    return Fault("Classify threw something that is no std::exception");
+    return Fault(fmt::format("Classify threw: {}", WhatWasThrown()));
   }
 }
 

@@ -8,12 +8,11 @@
 #include "client/channel.h"
 #include "client/client_state.h"
 #include "penstock/core/backoff.h"
+#include "runtime/problems.h"
 
 namespace penstock::inline v0::detail {
 
 namespace {
-
-std::string Milliseconds(Duration length) { return fmt::format("{} ms", std::chrono::duration<double, std::milli>(length).count()); }
 
 void CheckPositive(std::string_view field, Duration length, std::vector<std::string>& problems) {
   if (length <= Duration::zero()) problems.push_back(fmt::format("{}: {}; expected more than 0", field, Milliseconds(length)));

@@ -11,6 +11,17 @@
 
 namespace penstock::inline v0::detail {
 
+// In a handler: what it caught, in words.
+inline std::string WhatWasThrown() noexcept {
+  try {
+    throw;
+  } catch (const std::exception& exception) {
+    return exception.what();
+  } catch (...) {
+    return "something that is no std::exception";
+  }
+}
+
 // Runs `code`, which errors name `name`. Returns what it threw, in words; empty when it returned.
 template <class Code>
 std::string RunUserCode(const char* name, Code& code) noexcept {
@@ -18,10 +29,8 @@ std::string RunUserCode(const char* name, Code& code) noexcept {
     UserCodeScope in_user_code;
     code();
     return {};
-  } catch (const std::exception& exception) {
-    return fmt::format("{} threw: {}", name, exception.what());
   } catch (...) {
-    return fmt::format("{} threw something that is no std::exception", name);
+    return fmt::format("{} threw: {}", name, WhatWasThrown());
   }
 }
 

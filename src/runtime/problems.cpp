@@ -1,5 +1,8 @@
 #include "runtime/problems.h"
 
+#include <fmt/format.h>
+
+#include <chrono>
 #include <cstddef>
 
 namespace penstock::inline v0::detail {
@@ -32,6 +35,10 @@ std::string Problem(std::string_view field, std::string_view value, std::string_
   line += "; expected ";
   line += expected;
   return line;
+}
+
+std::string Milliseconds(Duration length) {
+  return fmt::format("{} ms", std::chrono::duration<double, std::milli>(length).count());
 }
 
 }  // namespace penstock::inline v0::detail

@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/core/clock.h"
+
 namespace penstock::inline v0::detail {
 
 // In double quotes, control characters and bytes outside ASCII as \xHH, cut after 120 bytes.
@@ -20,5 +22,8 @@ std::string Quoted(std::string_view value);
 
 // `field: "value" what; expected expected`.
 std::string Problem(std::string_view field, std::string_view value, std::string_view what, std::string_view expected);
+
+// A length, in milliseconds: `1.5 ms`.
+std::string Milliseconds(Duration length);
 
 }  // namespace penstock::inline v0::detail

@@ -19,6 +19,7 @@ namespace penstock::inline v0 {
 
 namespace {
 
+using detail::Milliseconds;
 using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -27,13 +28,10 @@ using std::chrono::seconds;
 constexpr Duration kLongest = milliseconds(std::numeric_limits<int>::max());
 constexpr std::size_t kMostBytes = std::numeric_limits<int>::max();
 
-std::string Text(Duration value) {
-  return fmt::format("{} ms", std::chrono::duration<double, std::milli>(value).count());
-}
-
 void CheckRange(std::string_view field, Duration value, Duration least, Duration most, std::vector<std::string>& problems) {
   if (value >= least && value <= most) return;
-  problems.push_back(detail::Problem(field, Text(value), "is out of range", fmt::format("{} to {}", Text(least), Text(most))));
+  problems.push_back(detail::Problem(field, Milliseconds(value), "is out of range",
+                                     fmt::format("{} to {}", Milliseconds(least), Milliseconds(most))));
 }
 
 void CheckCap(std::string_view field, const std::optional<std::uint32_t>& value, std::vector<std::string>& problems) {
@@ -62,7 +60,7 @@ void CheckSettings(const ServerSettings& settings, std::vector<std::string>& pro
   if (settings.max_connection_age_grace) {
     CheckRange("max_connection_age_grace", *settings.max_connection_age_grace, milliseconds(1), kLongest, problems);
     if (!settings.max_connection_age) {
-      problems.push_back(detail::Problem("max_connection_age_grace", Text(*settings.max_connection_age_grace),
+      problems.push_back(detail::Problem("max_connection_age_grace", Milliseconds(*settings.max_connection_age_grace),
                                          "has no effect without max_connection_age", "both, or neither"));
     }
   }

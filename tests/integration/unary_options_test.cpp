@@ -5,11 +5,15 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "penstock/client/client.h"
 #include "penstock/testing/manual_time.h"
+#include "penstock/testing/router.h"
 #include "support/client_calls.h"
 #include "support/echo_requests.h"
 #include "support/echo_service.h"
@@ -329,6 +333,75 @@ TEST_CASE("L17: a stream on a guarded channel that is open when its server goes 
   }
   CHECK(client.circuit_state() == CircuitState::kClosed);
   CHECK(client.circuit_totals().ignored == 6);
+}
+
+TEST_CASE("L17, C10: an attempt on a guarded channel that is given up without its status is waited for by nobody") {
+  EchoServer server;
+  auto router = *testing::Router::Create({.targets = {server.port()}});
+  Client client = MakeClient({.address = router->address(), .max_attempts = 1});
+  {
+    const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+    grpc::ClientContext context;
+    v1::EchoRequest quiet = Hanging();
+    quiet.set_count(0);
+    auto reader = stub->Down(&context, quiet);
+    REQUIRE(server.echo().WaitUntil([](const EchoCounts& counts) { return counts.open_streams == 1; }));
+  }
+  constexpr std::uint64_t kCalls = 8;
+  std::vector<Ending> endings(kCalls);
+  for (Ending& ending : endings) client.Call(kUnary, Hanging(), {}, ending.Completion());
+  REQUIRE(server.echo().WaitUntil([&](const EchoCounts& counts) { return counts.open_unary == kCalls; }));
+  const CircuitTotals before = client.circuit_totals();
+  router->CutAll();
+  for (Ending& ending : endings) CHECK(ending.Wait().status.error_code() == grpc::UNAVAILABLE);
+  // The connection broke once: one failure, and the others are let go when the last of them has ended.
+  CHECK(Eventually([&] { return client.circuit_totals().ignored == before.ignored + kCalls - 1; }));
+  CHECK(client.circuit_totals().failures == before.failures + 1);
+}
+
+TEST_CASE("T1: interceptors that cannot be made fail the creation, or every call on a guarded channel; nothing throws") {
+  struct Observer final : ClientObserver {
+    void OnCreated(std::shared_ptr<const ClientView>) noexcept override { ++created; }
+    void OnEnded() noexcept override { ++ended; }
+    void OnError(std::string_view message) noexcept override { error = message; }
+    int created = 0;
+    int ended = 0;
+    std::string error;
+  };
+  using Factories = std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
+  EchoServer server;
+  int made = 0;
+  int fails_from = 2;
+  auto observer = std::make_shared<Observer>();
+  const ClientSettings settings{.address = server.address(), .plaintext = true, .connection = {.channels = 2},
+                                .interceptors = [&]() -> Factories {
+                                  if (++made >= fails_from) throw std::runtime_error("none to be had");
+                                  return {};
+                                },
+                                .observer = observer};
+  const auto refused = Client::Create(settings);
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().message() == "interceptors: threw: none to be had");
+  CHECK(observer->created == 0);
+  CHECK(observer->ended == 0);
+
+  ClientSettings null = settings;
+  null.interceptors = [] {
+    Factories factories;
+    factories.push_back(nullptr);
+    return factories;
+  };
+  CHECK_FALSE(Client::Create(std::move(null)).ok());
+
+  made = 0;
+  fails_from = 3;
+  Client client = MakeClient(settings);
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  CHECK(observer->error == "interceptors: threw: none to be had");
+  grpc::ClientContext context;
+  v1::EchoResponse response;
+  CHECK_FALSE(stub->Unary(&context, Request("hello"), &response).ok());
+  CHECK(client.CallAndWait(kUnary, Request("hello")).ok());
 }
 
 TEST_CASE("T1: everything that is wrong with the settings stands in one error, each with its name, value and what is allowed") {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 
 using namespace penstock;
@@ -12,9 +13,10 @@ namespace {
 
 ClientSettings Good() { return {.address = "ledger:9090", .plaintext = true}; }
 
-std::vector<std::string> ProblemsOf(const ClientSettings& settings) {
+std::vector<std::string> ProblemsOf(ClientSettings settings) {
   std::vector<std::string> problems;
   CheckConnection(settings, problems);
+  TakeChannelArguments(settings, problems);
   return problems;
 }
 
@@ -143,4 +145,35 @@ TEST_CASE("L7, L16, T1: channel arguments are the user's but for penstock's own,
   }
   CHECK(
       ProblemOf([](auto& s) { s.channel_arguments = [](auto&) { throw 7; }; }).starts_with("channel_arguments: threw"));
+}
+
+TEST_CASE("T1, L16: channel arguments are asked for once, and what was checked is what every channel gets") {
+  int asked = 0;
+  ClientSettings settings = Good();
+  settings.channel_arguments = [&](grpc::ChannelArguments& arguments) {
+    if (++asked > 1) arguments.SetInt("grpc.enable_retries", 1);
+    arguments.SetInt("a.number", 7);
+    arguments.SetString("a.text", "seven");
+    arguments.SetPointer("a.pointer", &asked);
+  };
+  std::vector<std::string> problems;
+  TakeChannelArguments(settings, problems);
+  REQUIRE(problems.empty());
+  for (int channel = 0; channel < 2; ++channel) {
+    grpc::ChannelArguments arguments;
+    settings.channel_arguments(arguments);
+    const grpc_channel_args set = arguments.c_channel_args();
+    const auto find = [&](std::string_view key) {
+      grpc_arg* const end = set.args + set.num_args;
+      return std::find_if(set.args, end, [&](const grpc_arg& argument) { return argument.key == key; });
+    };
+    CHECK(find("grpc.enable_retries") == set.args + set.num_args);
+    REQUIRE(find("a.number") != set.args + set.num_args);
+    CHECK(find("a.number")->value.integer == 7);
+    REQUIRE(find("a.text") != set.args + set.num_args);
+    CHECK(std::string(find("a.text")->value.string) == "seven");
+    REQUIRE(find("a.pointer") != set.args + set.num_args);
+    CHECK(find("a.pointer")->value.pointer.p == &asked);
+  }
+  CHECK(asked == 1);
 }

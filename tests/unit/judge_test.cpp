@@ -131,7 +131,7 @@ TEST_CASE("C11: a Classify that throws stops, ignored") {
   CHECK(known.classification == kIgnore);
   const Answer unknown =
       AskClassify([](auto, const auto&, const auto&) -> Classification { throw 7; }, "/a.B/C", status, {});
-  CHECK(unknown.fault == "Classify threw something that is no std::exception");
+  CHECK(unknown.fault == "Classify threw: something that is no std::exception");
 }
 
 TEST_CASE("C1: the status says whether success or stop ends the call") {

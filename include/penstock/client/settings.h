@@ -128,10 +128,11 @@ struct ClientSettings {
   std::size_t max_receive_bytes = 0;
   // How requests are compressed; answers are understood compressed or not.
   grpc_compression_algorithm compression = GRPC_COMPRESS_NONE;
-  // Applied last, so that they win over penstock's own. Deadlines and retries of gRPC's are penstock's business: the
-  // arguments grpc.enable_deadline_checking and grpc.enable_retries are refused.
+  // Asked once, by Create(). Applied last, so that they win over penstock's own. Deadlines, retries and what keeps a client's
+  // connections its own are penstock's business: grpc.enable_deadline_checking, grpc.enable_retries, grpc.service_config and
+  // grpc.use_local_subchannel_pool are refused.
   std::function<void(grpc::ChannelArguments&)> channel_arguments{};
-  // Your own interceptors, once an attempt. Makes them anew for each channel.
+  // Your own interceptors, once an attempt. Makes them anew for each channel. What it throws fails Create().
   std::function<std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>()> interceptors{};
 
   // Hears of attempts, decisions and state changes; null: nobody, for free.
