@@ -57,6 +57,9 @@ void UnaryCore::DeliverUnreferenced() noexcept {
   ClientState& state = *state_;
   const std::uint32_t shard = shard_;
   const CallResult result = std::move(result_);
+  // An idle reactor must not hold what the options brought. Its context stays: the result's headers lie there, and once the
+  // completion has run the reactor may be gone.
+  options_ = CallOptions{};
   RunCompletion(result);
   state.registry().Completed(shard);
 }

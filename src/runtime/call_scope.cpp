@@ -1,6 +1,22 @@
 #include "penstock/runtime/call_scope.h"
 
+#include <utility>
+
+#include "runtime/metadata.h"
+
 namespace penstock::inline v0 {
+
+namespace {
+
+// G1: an illegal one would abort the process.
+CallScope::Metadata Legal(CallScope::Metadata relayed) {
+  std::erase_if(relayed, [](const auto& header) { return detail::MetadataProblem(header.first, header.second).has_value(); });
+  return relayed;
+}
+
+}  // namespace
+
+CallScope::CallScope(TimePoint deadline, Metadata relayed) : deadline_(deadline), relayed_(Legal(std::move(relayed))) {}
 
 std::shared_ptr<CallScope> CallScope::Create(TimePoint deadline, Metadata relayed) {
   return std::make_shared<CallScope>(deadline, std::move(relayed));

@@ -579,6 +579,20 @@ TEST_CASE("L9: a reactor may delete itself in OnDone, and open the next stream t
   CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + 30s));
 }
 
+TEST_CASE("S10: a reactor that has been opened is not opened again, while its stream lives and after its end") {
+  EchoServer server;
+  Client client = MakeClient(server.address());
+  DownReader down;
+  CHECK(client.Open(kDown, Quiet(), {}, down));
+  CHECK_FALSE(client.Open(kDown, Quiet(), {}, down));
+  down.Cancel();
+  down.Wait();
+  CHECK_FALSE(client.Open(kDown, Quiet(), {}, down));
+  CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + 30s));
+  CHECK(down.heard.Count("done") == 1);
+  CHECK(server.echo().counts().streams <= 1);
+}
+
 TEST_CASE("S10: what a reaction throws ends the stream with CANCELLED, takes nothing else down, and is told") {
   EchoServer server;
   Client client = MakeClient(server.address());
@@ -710,6 +724,27 @@ TEST_CASE("S10: a message that cannot be parsed ends the stream with INTERNAL, t
   CHECK(reader.heard.all().back() == "done");
   CHECK(reader.heard.Count("read:no") == 1);
   server->Shutdown(std::chrono::system_clock::now());
+}
+
+TEST_CASE("S4: a status that comes late, while a reaction blocks, is the server's and no cancel of the caller's") {
+  EchoServer server;
+  auto time = std::make_shared<testing::ManualTime>();
+  Client client = MakeClient(server.address(), [&](ClientSettings& settings) { settings.time = time; });
+  struct Blocking final : DownReader {
+    void OnReadDone(bool ok) override {
+      if (!ok) time->Advance(5s);  // gRPC's OnDone waits for this reaction.
+      DownReader::OnReadDone(ok);
+    }
+    std::shared_ptr<testing::ManualTime> time;
+  } reader;
+  reader.time = time;
+  EchoRequest request = Count(1);
+  request.set_code(grpc::StatusCode::UNAVAILABLE);
+  (void)reader.StartRead(&reader.message);
+  client.Open(kDown, request, {}, reader);
+  CHECK(reader.Wait().status.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(reader.result.reason == EndReason::kStopped);
+  CHECK(reader.heard.all() == std::vector<std::string>{"opened", "read", "read:no", "done"});
 }
 
 TEST_CASE("C7: answers over the client's receive limit are its own fault: five in a row leave the breaker closed") {

@@ -38,13 +38,12 @@ TEST_CASE("L15: a generated method is named, called by callback, and answers") {
 
 TEST_CASE("L15: the path of each kind of method is known when it is compiled") {
   static_assert(kUnary.info->path == "/penstock.test.v1.Echo/Unary");
-  static_assert(kUnary.info->kind == MethodKind::kUnary);
-  constexpr auto down = PENSTOCK_METHOD(v1::Echo, Down);
-  static_assert(down.info->kind == MethodKind::kServerStream);
-  constexpr auto up = PENSTOCK_METHOD(v1::Echo, Up);
-  static_assert(up.info->kind == MethodKind::kClientStream);
-  constexpr auto bidi = PENSTOCK_METHOD(v1::Echo, Bidi);
-  static_assert(bidi.info->kind == MethodKind::kBidi);
+  constexpr ServerStreamMethod down = PENSTOCK_METHOD(v1::Echo, Down);
+  static_assert(down.info->path == "/penstock.test.v1.Echo/Down");
+  constexpr ClientStreamMethod up = PENSTOCK_METHOD(v1::Echo, Up);
+  static_assert(up.info->path == "/penstock.test.v1.Echo/Up");
+  constexpr BidiMethod bidi = PENSTOCK_METHOD(v1::Echo, Bidi);
+  static_assert(bidi.info->path == "/penstock.test.v1.Echo/Bidi");
   CHECK(bidi.info->service() == "penstock.test.v1.Echo");
   CHECK(bidi.info->method() == "Bidi");
   CHECK(PENSTOCK_METHOD(v1::Echo, Bidi).info == bidi.info);
@@ -61,7 +60,8 @@ TEST_CASE("L11: an embedded reactor is started again from its own end, and may d
       CHECK(result.trailers != nullptr);
       if (++ends < 100) {
         request().set_text(std::to_string(ends.load()));
-        return client.Start(kUnary, *this);
+        CHECK(client.Start(kUnary, *this));
+        return;
       }
       Waiter& last = waiter;
       delete this;
@@ -95,6 +95,7 @@ TEST_CASE("L8, L9: an embedded reactor is cancelled, and refused by a closed cli
   reactor.request() = Hanging();
   client.Start(kUnary, reactor);
   REQUIRE(server.echo().WaitUntil([](const EchoCounts& counts) { return counts.open_unary == 1; }));
+  CHECK_FALSE(client.Start(kUnary, reactor));  // It has not ended.
   reactor.Cancel();
   reactor.waiter->Wait();
   CHECK(reactor.status.error_code() == grpc::CANCELLED);
@@ -104,6 +105,25 @@ TEST_CASE("L8, L9: an embedded reactor is cancelled, and refused by a closed cli
   client.Start(kUnary, reactor);
   reactor.waiter->Wait();
   CHECK(reactor.status.error_message() == "the client was closed");
+}
+
+TEST_CASE("L11: an embedded reactor that has ended holds nothing of what its options brought") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  struct Reactor final : UnaryReactor<v1::EchoRequest, v1::EchoResponse> {
+    void OnDone(const CallResult&) override {
+      held = !scope.expired();
+      waiter.Done();
+    }
+    std::weak_ptr<CallScope> scope;
+    bool held = true;
+    Waiter waiter;
+  } reactor;
+  auto scope = CallScope::Create(TimePoint::max(), {});
+  reactor.scope = scope;
+  client.Start(kUnary, reactor, {.parent = std::move(scope)});
+  reactor.waiter.Wait();
+  CHECK_FALSE(reactor.held);
 }
 
 TEST_CASE("L3: the timeout ends a call at its time, not before; the server hears of it; it is a failure") {

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/runtime/call_scope.h"
 #include "runtime/baggage.h"
 #include "runtime/relay.h"
 #include "runtime/trace_context.h"
@@ -201,6 +202,16 @@ TEST_CASE("F1: what is percent-encoded decodes to the bytes that it was") {
   CHECK_FALSE(PercentDecoded("%").has_value());
   CHECK_FALSE(PercentDecoded("a%2").has_value());
   CHECK_FALSE(PercentDecoded("%zz").has_value());
+}
+
+TEST_CASE("G1: a scope drops what gRPC could not send, whoever made it") {
+  const auto scope = CallScope::Create(TimePoint::max(), {{"baggage", "a\tb"},
+                                                          {"Baggage", "a=b"},
+                                                          {"", "a=b"},
+                                                          {"grpc-timeout", "1S"},
+                                                          {"traceparent", std::string(kGood)},
+                                                          {"tracestate", "a=\xff"}});
+  CHECK(scope->relayed() == CallScope::Metadata{{"traceparent", std::string(kGood)}});
 }
 
 TEST_CASE("L10: trace, trace state and baggage are relayed, one header each, and nothing else is") {

@@ -83,11 +83,11 @@ class Client {
   }
 
   // Makes a unary call with a reactor of the caller's, that holds the messages and may be used again and again: no
-  // allocation. See UnaryReactor.
+  // allocation. See UnaryReactor. False, and nothing else happens: the reactor's last call has not ended.
   template <class Service, class Request, class Response>
-  void Start(const UnaryMethod<Service, Request, Response>& method, UnaryReactor<Request, Response>& reactor,
+  bool Start(const UnaryMethod<Service, Request, Response>& method, UnaryReactor<Request, Response>& reactor,
              CallOptions options = {}) {
-    reactor.Begin(*state_, method, std::move(options));
+    return reactor.Begin(*state_, method, std::move(options));
   }
 
   // Makes a unary call and waits for its end: for tools and tests. On a callback thread it is refused with
@@ -97,27 +97,28 @@ class Client {
                                    std::type_identity_t<Request> request, CallOptions options = {});
 
   // Opens a stream of each kind with a reactor of the caller's, which must live until its OnDone. The opening is retried like a
-  // call while nothing has reached a server, without the settings' timeout. See stream.h.
+  // call while nothing has reached a server, without the settings' timeout. See stream.h. False, and nothing else happens: the
+  // reactor has been opened before.
   template <class Service, class Request, class Response>
-  void Open(const ServerStreamMethod<Service, Request, Response>& method, std::type_identity_t<Request> request,
+  bool Open(const ServerStreamMethod<Service, Request, Response>& method, std::type_identity_t<Request> request,
             CallOptions options, ClientReadReactor<Response>& reactor) {
     using Stream = detail::ServerStreamCall<ServerStreamMethod<Service, Request, Response>>;
     reactor.prepared().request_bytes = detail::BytesOf(request);
-    detail::OpenStream(*state_, *method.info, new Stream(method, std::move(request)), std::move(options), reactor);
+    return detail::OpenStream(*state_, *method.info, new Stream(method, std::move(request)), std::move(options), reactor);
   }
   // `response` must live as long as the reactor.
   template <class Service, class Request, class Response>
-  void Open(const ClientStreamMethod<Service, Request, Response>& method, CallOptions options,
+  bool Open(const ClientStreamMethod<Service, Request, Response>& method, CallOptions options,
             std::type_identity_t<Response>* response, ClientWriteReactor<Request>& reactor) {
     using Stream = detail::ClientStreamCall<ClientStreamMethod<Service, Request, Response>>;
     reactor.prepared().read = response;
-    detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
+    return detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
   }
   template <class Service, class Request, class Response>
-  void Open(const BidiMethod<Service, Request, Response>& method, CallOptions options,
+  bool Open(const BidiMethod<Service, Request, Response>& method, CallOptions options,
             ClientBidiReactor<Request, Response>& reactor) {
     using Stream = detail::BidiCall<BidiMethod<Service, Request, Response>>;
-    detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
+    return detail::OpenStream(*state_, *method.info, new Stream(method), std::move(options), reactor);
   }
 
   // Opens a server or bidi stream, and opens it again whenever it ends because its server goes. See subscription.h.
@@ -143,8 +144,9 @@ class Client {
 
   // A channel for code that takes nothing else. Its calls, of every kind, pass the breaker and are classified and counted; they are
   // never retried by penstock, and gRPC's own deadlines hold. It has connections of its own, and may outlive the client: from
-  // the closing on new calls on it end with CANCELLED, and those in flight go on. It costs an interceptor, half as much
-  // again as a plain call.
+  // the closing on new calls on it end with CANCELLED, and those in flight go on. It costs an interceptor: four
+  // allocations and an eighth of a call's CPU, about. Never null: where the settings' `interceptors` fails, that is told to the
+  // observer, and every call on the channel fails.
   std::shared_ptr<grpc::Channel> GuardedChannel();
 
   // From here on every call fails with CANCELLED; those in flight are cancelled. Does not wait.

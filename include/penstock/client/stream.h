@@ -17,15 +17,16 @@
 // Threads: StartRead, StartWrite and StartWritesDone from any thread, before Open() or after it; so Cancel(). Reactions run on
 // gRPC's callback threads, those of reads, of writes and OnOpened possibly at once; OnOpened before the first OnReadDone,
 // OnDone after all others.
-// Ownership: the reactor is the user's and must live until OnDone, where it may delete itself. A reactor serves one stream.
+// Ownership: the reactor is the user's and must live until OnDone, where it may delete itself. A reactor serves one stream: a
+// second Open() with it is refused.
 // Messages that are read into or written stay the user's and must live until OnReadDone or OnWriteDone.
-// Time: a stream lives as long as it is wanted: `timeout` is not a stream's, options.deadline is.
+// Time: a stream lives as long as it is wanted: the settings' `timeout` is no stream's. A deadline or a timeout in its options
+// ends it, open or not.
 // Errors: a start that gRPC would abort on is refused with a reason and changes nothing. What a reaction throws ends the stream
 // with CANCELLED and is told to the client's observer.
 
 #include <grpcpp/support/client_callback.h>
 
-#include <cassert>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
@@ -71,7 +72,6 @@ class StreamReactor : protected StreamEvents {
 
   // For Client::Open() and penstock's own parts; takes over the reference.
   bool Adopt(StreamCore* core) noexcept {
-    assert(core_ == nullptr && "a stream's reactor serves one stream");
     if (core_ != nullptr) {
       core->Release();
       return false;
@@ -179,9 +179,10 @@ class ClientBidiReactor : public detail::StreamReactor {
 namespace detail {
 
 template <class Core>
-void OpenStream(ClientState& state, const MethodInfo& method, Core* core, CallOptions&& options, StreamReactor& reactor) {
-  if (!reactor.Adopt(core)) return;
+bool OpenStream(ClientState& state, const MethodInfo& method, Core* core, CallOptions&& options, StreamReactor& reactor) {
+  if (!reactor.Adopt(core)) return false;
   core->Begin(state, method, std::move(options), reactor.events(), reactor.prepared());
+  return true;
 }
 
 }  // namespace detail

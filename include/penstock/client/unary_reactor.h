@@ -14,11 +14,11 @@
 // Threads: Start, request() and response() by one thread at a time, never between the start and OnDone. Cancel() on any
 // thread until OnDone begins.
 // Ownership: the user's. From the start until OnDone the reactor must stay where it is; when OnDone begins nobody refers to
-// it any more, and it may be started again or destroyed, in OnDone too.
+// it any more, and it may be started again or destroyed, in OnDone too. Until then it holds its last attempt's gRPC context, and
+// so that channel and the call's credentials, but nothing else of the options.
 // Time: as Client::Call.
-// Errors: as Client::Call. Starting a reactor that has not ended yet is refused with an assertion, and ignored without.
+// Errors: as Client::Call. Starting a reactor that has not ended yet is refused and changes nothing.
 
-#include <cassert>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -60,10 +60,8 @@ class UnaryReactor : private detail::UnaryCore {
   friend class Client;
 
   template <class Service>
-  void Begin(detail::ClientState& state, const UnaryMethod<Service, Request, Response>& method, CallOptions&& options) {
-    const bool idle = !active();
-    assert(idle && "a unary reactor is started once it has ended");
-    if (!idle) return;
+  bool Begin(detail::ClientState& state, const UnaryMethod<Service, Request, Response>& method, CallOptions&& options) {
+    if (active()) return false;
     using Method = UnaryMethod<Service, Request, Response>;
     static_assert(sizeof(method.start) == sizeof(start_));
     std::memcpy(start_, &method.start, sizeof(start_));
@@ -75,6 +73,7 @@ class UnaryReactor : private detail::UnaryCore {
     };
     response_.Clear();
     UnaryCore::Begin(state, *method.info, std::move(options), detail::BytesOf(request_), 1);
+    return true;
   }
 
   void StartAttempt(void* async, const std::shared_ptr<grpc::Channel>&, grpc::ClientContext* context, bool further) final {

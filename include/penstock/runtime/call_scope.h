@@ -52,10 +52,10 @@ class CallScope {
   };
 
   // TimePoint::max() says that there is no deadline. `relayed` are the headers to send with every child (traceparent,
-  // tracestate, baggage), checked already.
+  // tracestate, baggage); one that gRPC could not send is dropped.
   static std::shared_ptr<CallScope> Create(TimePoint deadline, Metadata relayed);
 
-  CallScope(TimePoint deadline, Metadata relayed) : deadline_(deadline), relayed_(std::move(relayed)) {}
+  CallScope(TimePoint deadline, Metadata relayed);
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
