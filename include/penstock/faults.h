@@ -18,8 +18,8 @@
 //     abort, abort=CODE   ends the attempt with this status; UNAVAILABLE where no code is named
 //     delay=250ms, 2s     waits before anything else; 1 ms to 1 h, whole numbers
 //     percent=12.5        how many of the attempts are struck; 0 to 100, up to four decimals; all where it is not said
-//     count=3             how many at most, over all calls with exactly this scenario; 1 up; no limit where it is not
-//     said run=NAME            means nothing: another name makes another scenario, whose count starts anew
+//     count=3             how many at most, over all calls with exactly this scenario; 1 up; no limit where it is not said
+//     run=NAME            means nothing: another name makes another scenario, whose count starts anew
 //
 // Threads: every member may be called from any thread.
 // Ownership: an injector may serve any number of clients; each holds it.

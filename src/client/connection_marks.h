@@ -30,9 +30,10 @@
 //     if (marks.End(began)) marks.Answered(began, connection);
 //
 // Threads: every member may be called from any thread. Begin() and End() add to a counter of the thread's own line; all
-// else is under a mutex, and only where a connection was marked lately. Ownership: holds on to a marked connection's
-// identity, so that the address is not used again, and to held tickets. Time: real time, since connections are. Errors:
-// none. Bounded: 16 marks, 4,096 held tickets a mark; what is beyond is ignored.
+// else is under a mutex, and only where a connection was marked lately.
+// Ownership: holds on to a marked connection's identity, so that the address is not used again, and to held tickets.
+// Time: real time, since connections are.
+// Errors: none. Bounded: 16 marks, 4,096 held tickets a mark; what is beyond is ignored.
 
 #include <array>
 #include <atomic>

@@ -24,7 +24,7 @@ ReopenStep Reopening::OnStreamEnded(const StreamReport& report, TimePoint now, s
   // At once after a stream that had delivered: a rollout ends streams that were well, and their next server is there.
   Duration wait{};
   if (!report.delivered) wait = rules_.backoff.Draw(attempts_, random);
-  if (report.retry_after) wait = std::max(wait, *report.retry_after);
+  if (report.retry_after) wait = WithRetryAfter(wait, *report.retry_after);
   due_ = SaturatingAdd(now, wait);
   return {.action = ReopenStep::Action::kTell, .lasted = now - gap_began_, .attempts = attempts_};
 }

@@ -39,8 +39,7 @@ RetryStep RetryLoop::OnAttemptEnded(const AttemptReport& report, RetryBudget& bu
   assert(state_ == State::kRunning);
   const Classification& classification = report.classification;
   if (classification.decision == Decision::kSuccess) {
-    const RetryStep step = OnAnswered(budget);
-    return step;
+    return OnAnswered(budget);
   }
   reached_ = std::max(reached_, report.reached);
   if (report.deadline_passed) return End(EndReason::kExpired, RetryDecision::kExpired);
@@ -66,11 +65,11 @@ RetryStep RetryLoop::OnAttemptEnded(const AttemptReport& report, RetryBudget& bu
     wait = rules_.backoff.Draw(attempts_, random);
     if (classification.retry_after) {
       if (*classification.retry_after > rules_.backoff.max) return End(EndReason::kStopped, RetryDecision::kStopped);
-      wait = std::max(wait, *classification.retry_after);
+      wait = WithRetryAfter(wait, *classification.retry_after);
     }
   }
   // K3: a wait that would end at or after the deadline is not started.
-  if (SaturatingAdd(now, wait) >= rules_.deadline) return End(EndReason::kExpired, RetryDecision::kExpired);
+  if (!EndsBefore(now, wait, rules_.deadline)) return End(EndReason::kExpired, RetryDecision::kExpired);
   if (wait == Duration::zero()) {
     state_ = State::kAdmitting;
     return {.action = RetryStep::Action::kAdmit, .decision = RetryDecision::kRetried};

@@ -6,8 +6,8 @@
 // encoded again, since two libraries seldom agree on what `a=b+c` decodes to; a member that is not to the letter, and
 // so could not be sent as metadata either, is left out.
 //
-//     std::string header = CombineBaggage({"tenant=7,user=a%20b", "run=3"});   // one header for the calls made for
-//     this one ForEachBaggageMember(header, [](const BaggageMember& member) { ... });
+//     std::string header = CombineBaggage({"tenant=7,user=a%20b", "run=3"});   // one header for the calls made for this one
+//     ForEachBaggageMember(header, [](const BaggageMember& member) { ... });
 //
 // Threads: pure functions.
 // Ownership: members are views into the header.

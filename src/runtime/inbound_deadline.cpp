@@ -30,10 +30,4 @@ std::optional<TimePoint> InboundDeadline(gpr_timespec raw, TimePoint now) {
   return SaturatingAdd(now, *remaining);
 }
 
-gpr_timespec OutboundTimeout(Duration remaining) {
-  if (remaining >= kFarthestDeadline) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
-  if (remaining < Duration::zero()) remaining = Duration::zero();
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(remaining.count(), GPR_TIMESPAN));
-}
-
 }  // namespace penstock::inline v0::detail

@@ -32,8 +32,4 @@ std::optional<Duration> RemainingOf(gpr_timespec raw, gpr_timespec now);
 // The same as a time on the clock that says `now`. Reads gRPC's monotonic clock.
 std::optional<TimePoint> InboundDeadline(gpr_timespec raw, TimePoint now);
 
-// For ClientContext::set_deadline(): this long from when the attempt starts, on the monotonic clock, so that a step of
-// the wall clock changes nothing. Negative is at once; longer than kFarthestDeadline is no deadline.
-gpr_timespec OutboundTimeout(Duration remaining);
-
 }  // namespace penstock::inline v0::detail

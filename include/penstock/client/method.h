@@ -25,7 +25,6 @@
 #include <memory>
 #include <string_view>
 
-#include "penstock/runtime/method_kind.h"
 
 namespace penstock::inline v0 {
 
@@ -45,7 +44,6 @@ using AsyncInterface = typename Service::StubInterface::async_interface;
 // What the client keeps a method's entry by: one object per method and program.
 struct MethodInfo {
   std::string_view path;  // "/package.Service/Method"
-  MethodKind kind;
   // The service's stub on a channel, as its AsyncInterface.
   std::shared_ptr<void> (*make_stub)(const std::shared_ptr<grpc::ChannelInterface>& channel);
 
@@ -78,9 +76,9 @@ struct PathOf {
   }();
 };
 
-template <class Service, Literal name, MethodKind kind>
+template <class Service, Literal name>
 inline constexpr MethodInfo kMethodInfo{
-    {PathOf<Service, name>::kText.text, PathOf<Service, name>::kSize}, kind, &MakeStub<Service>};
+    {PathOf<Service, name>::kText.text, PathOf<Service, name>::kSize}, &MakeStub<Service>};
 
 }  // namespace detail
 
@@ -131,25 +129,25 @@ namespace detail {
 template <class Service, Literal name, class Request, class Response>
 constexpr UnaryMethod<Service, Request, Response> Describe(void (AsyncInterface<Service>::*start)(
     grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>)) {
-  return {&kMethodInfo<Service, name, MethodKind::kUnary>, start};
+  return {&kMethodInfo<Service, name>, start};
 }
 
 template <class Service, Literal name, class Request, class Response>
 constexpr ServerStreamMethod<Service, Request, Response> Describe(
     void (AsyncInterface<Service>::*start)(grpc::ClientContext*, const Request*, grpc::ClientReadReactor<Response>*)) {
-  return {&kMethodInfo<Service, name, MethodKind::kServerStream>, start};
+  return {&kMethodInfo<Service, name>, start};
 }
 
 template <class Service, Literal name, class Request, class Response>
 constexpr ClientStreamMethod<Service, Request, Response> Describe(
     void (AsyncInterface<Service>::*start)(grpc::ClientContext*, Response*, grpc::ClientWriteReactor<Request>*)) {
-  return {&kMethodInfo<Service, name, MethodKind::kClientStream>, start};
+  return {&kMethodInfo<Service, name>, start};
 }
 
 template <class Service, Literal name, class Request, class Response>
 constexpr BidiMethod<Service, Request, Response> Describe(
     void (AsyncInterface<Service>::*start)(grpc::ClientContext*, grpc::ClientBidiReactor<Request, Response>*)) {
-  return {&kMethodInfo<Service, name, MethodKind::kBidi>, start};
+  return {&kMethodInfo<Service, name>, start};
 }
 
 }  // namespace detail

@@ -12,10 +12,8 @@
 // Threads: a plain value, as safe as what it holds.
 // Ownership: owns the value or the error.
 // Time: none.
-// Errors: value(), * and -> on a Result that holds an error are programming errors (assertion; std::bad_variant_access in
-// release builds).
+// Errors: value(), * and -> on a Result that holds an error are programming errors, and throw std::bad_variant_access.
 
-#include <cassert>
 #include <string>
 #include <utility>
 #include <variant>
