@@ -42,7 +42,8 @@ double Seconds(Duration duration) noexcept { return std::chrono::duration<double
 
 }  // namespace
 
-std::shared_ptr<Instruments> Instruments::For(nostd::shared_ptr<metrics::Meter> meter) {
+std::shared_ptr<Instruments> Instruments::For(nostd::shared_ptr<metrics::MeterProvider> provider,
+                                              nostd::shared_ptr<metrics::Meter> meter) {
   static std::mutex& mutex = *new std::mutex;
   static auto& by_meter = *new std::map<const metrics::Meter*, std::weak_ptr<Instruments>>;
   std::lock_guard lock(mutex);
@@ -50,13 +51,14 @@ std::shared_ptr<Instruments> Instruments::For(nostd::shared_ptr<metrics::Meter> 
   std::weak_ptr<Instruments>& known = by_meter[meter.get()];
   std::shared_ptr<Instruments> instruments = known.lock();
   if (instruments == nullptr) {
-    instruments = std::make_shared<Instruments>(std::move(meter));
+    instruments = std::make_shared<Instruments>(std::move(provider), std::move(meter));
     known = instruments;
   }
   return instruments;
 }
 
-Instruments::Instruments(nostd::shared_ptr<metrics::Meter> meter) : meter_(std::move(meter)) {
+Instruments::Instruments(nostd::shared_ptr<metrics::MeterProvider> provider, nostd::shared_ptr<metrics::Meter> meter)
+    : provider_(std::move(provider)), meter_(std::move(meter)) {
   client_duration_ =
       meter_->CreateDoubleHistogram("rpc.client.call.duration", "Duration of attempts at the client", "s");
   server_duration_ = meter_->CreateDoubleHistogram("rpc.server.call.duration", "Duration of calls at the server", "s");

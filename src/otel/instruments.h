@@ -9,6 +9,7 @@
 
 #include <opentelemetry/metrics/async_instruments.h>
 #include <opentelemetry/metrics/meter.h>
+#include <opentelemetry/metrics/meter_provider.h>
 #include <opentelemetry/metrics/observer_result.h>
 #include <opentelemetry/metrics/sync_instruments.h>
 #include <opentelemetry/nostd/shared_ptr.h>
@@ -26,9 +27,12 @@ namespace penstock::inline v0::otel::detail {
 
 class Instruments {
  public:
-  static std::shared_ptr<Instruments> For(opentelemetry::nostd::shared_ptr<opentelemetry::metrics::Meter> meter);
+  // The meter is the provider's.
+  static std::shared_ptr<Instruments> For(opentelemetry::nostd::shared_ptr<opentelemetry::metrics::MeterProvider> provider,
+                                          opentelemetry::nostd::shared_ptr<opentelemetry::metrics::Meter> meter);
 
-  explicit Instruments(opentelemetry::nostd::shared_ptr<opentelemetry::metrics::Meter> meter);
+  Instruments(opentelemetry::nostd::shared_ptr<opentelemetry::metrics::MeterProvider> provider,
+              opentelemetry::nostd::shared_ptr<opentelemetry::metrics::Meter> meter);
   ~Instruments();
   Instruments(const Instruments&) = delete;
   Instruments& operator=(const Instruments&) = delete;
@@ -59,6 +63,8 @@ class Instruments {
   void ObserveDecisions(Observer& observer);
   void ObserveConnections(Observer& observer);
 
+  // Held: a histogram with a view reads what belongs to the provider (opentelemetry-cpp 1.19).
+  const opentelemetry::nostd::shared_ptr<opentelemetry::metrics::MeterProvider> provider_;
   const opentelemetry::nostd::shared_ptr<opentelemetry::metrics::Meter> meter_;
   penstock::detail::ClientRoster roster_;
   penstock::detail::NameTable names_;

@@ -33,7 +33,7 @@ std::shared_ptr<Telemetry> Telemetry::Create(const Providers& providers) {
   if (providers.logger) sinks.logger = providers.logger->GetLogger(kScope, kScope, PENSTOCK_VERSION);
   if (providers.meter) {
     if (auto meter = providers.meter->GetMeter(kScope, PENSTOCK_VERSION))
-      sinks.instruments = detail::Instruments::For(meter);
+      sinks.instruments = detail::Instruments::For(providers.meter, meter);
   }
   return std::make_shared<SharedTelemetry>(std::move(sinks));
 }

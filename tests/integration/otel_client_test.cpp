@@ -640,6 +640,7 @@ TEST_CASE("O4: real clients with calls in flight come and go while a thread coll
 
 TEST_CASE("O1: providers that are shut down and gone before the client leave its calls unharmed") {
   auto recorded = std::make_unique<testing::Telemetry>();
+  otel::AddDurationBuckets(recorded->sdk_meter_provider());  // what a view holds is the provider's
   EchoServer server;
   ClientSettings settings{
       .address = server.address(), .max_attempts = 1, .observer = TelemetryOn(*recorded)->ForClient()};

@@ -11,8 +11,8 @@
 //
 // Threads: every member may be called from any thread.
 // Ownership: shared; clients and servers hold what they need. What a client has counted is exported for as long as this or
-// another client of it lives: keep it until the last export. Of the providers only a tracer, a meter and a logger are held:
-// the providers may be shut down and destroyed at any time, and what comes later is recorded nowhere.
+// another client of it lives: keep it until the last export. The meter provider is held, of the others a tracer and a logger:
+// each may be shut down, and let go of, at any time; what comes later is recorded nowhere.
 // Time: durations and spans are in real time, also where a client has a manual clock.
 // Errors: none; a provider that is null records nothing.
 
