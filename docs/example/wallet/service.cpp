@@ -33,7 +33,7 @@ grpc::ServerUnaryReactor* WalletService::Pay(grpc::CallbackServerContext* contex
     transfer.set_from(request->from());
     transfer.set_to(request->to());
     transfer.set_amount(request->amount());
-    ledger_.Call(PENSTOCK_METHOD(Ledger, Transfer), std::move(transfer), {.parent = ServerCall::Of(context)->Scope()},
+    ledger_.Call(PENSTOCK_METHOD(Ledger, Transfer), std::move(transfer), {.parent = context},
                  [reply = std::move(reply), response](const CallResult& result, const ::ledger::v1::TransferResponse& done) mutable {
                    if (!result.ok()) return reply.Finish(AnswerOfTransfer(result));
                    response->set_balance(done.from().balance());
@@ -48,7 +48,7 @@ grpc::ServerUnaryReactor* WalletService::GetBalance(grpc::CallbackServerContext*
   return Handle(context, [&](Reply reply) {
     ::ledger::v1::GetAccountRequest get;
     get.set_id(request->account());
-    ledger_.Call(PENSTOCK_METHOD(Ledger, GetAccount), std::move(get), {.parent = ServerCall::Of(context)->Scope()},
+    ledger_.Call(PENSTOCK_METHOD(Ledger, GetAccount), std::move(get), {.parent = context},
                  [reply = std::move(reply), response](const CallResult& result, const ::ledger::v1::Account& account) mutable {
                    if (!result.ok()) return reply.Finish(AnswerOfRead(result));
                    Fill(account, *response);
