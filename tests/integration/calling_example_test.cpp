@@ -77,9 +77,9 @@ struct Ledger {
   std::string address;
 };
 
-std::atomic<int> shown{0};
-void Show(const ledger::v1::Account& /*account*/) { ++shown; }
-void Log(const std::string& text) { FAIL(text); }
+std::promise<std::string> first_call;  // what the first call came to: empty, or why it failed
+void Show(const ledger::v1::Account& /*account*/) { first_call.set_value(""); }
+void Log(const std::string& text) { first_call.set_value(text); }
 
 // docs/calling.md, the first call.
 std::string Main(const std::string& address, const std::string& ca, const ledger::v1::GetAccountRequest& request,
@@ -119,9 +119,8 @@ TEST_CASE("L15: the first call") {
   std::optional<penstock::Client> client;
   CHECK(Main(server.address, server.authority.certificate(), {}, client) == "");
   REQUIRE(client.has_value());
-  CHECK(client->CallAndWait(kGetAccount, {}).ok());
+  CHECK(first_call.get_future().get() == "");
   CHECK(client->CloseAndWait(std::chrono::steady_clock::now() + 30s));
-  CHECK(shown == 1);
   CHECK_FALSE(Main("dns:///ledger", "", {}, client).empty());
 }
 
