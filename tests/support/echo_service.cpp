@@ -87,14 +87,7 @@ class EchoStream {
  public:
   EchoStream(EchoService& service, grpc::CallbackServerContext& context) : service_(service), context_(context) {}
 
-  void End(const grpc::Status& status) {
-    std::lock_guard lock(mutex_);
-    if (ended_) return;
-    ended_ = true;
-    FinishWith(status);
-    // The alarm's function finds the end and does nothing; it holds the stream alive until then.
-    if (alarm_.has_value()) alarm_->Cancel();
-  }
+  void End(const grpc::Status& status) { EndWith(status, [] {}); }
 
  protected:
   virtual ~EchoStream() = default;
@@ -102,11 +95,16 @@ class EchoStream {
   virtual void FinishWith(const grpc::Status& status) = 0;
   virtual void Delete() = 0;
 
-  // Starts an operation, unless the stream has ended.
-  template <class Start>
-  void IfOpen(const Start& start) {
+  // As a request asks for it: its code, message and trailers.
+  void EndAsAsked(const EchoRequest& request) {
+    EndWith(StatusOf(request), [&] { AddTrailers(request, context_); });
+  }
+
+  // What needs the call: its context, its response, a new operation. Not after the end, since the call may be gone by then.
+  template <class Use>
+  void IfOpen(const Use& use) {
     std::lock_guard lock(mutex_);
-    if (!ended_) start();
+    if (!ended_) use();
   }
 
   template <class Then>
@@ -135,6 +133,17 @@ class EchoStream {
   grpc::CallbackServerContext& context_;
 
  private:
+  template <class Before>
+  void EndWith(const grpc::Status& status, const Before& before) {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+    before();
+    FinishWith(status);
+    // The alarm's function finds the end and does nothing; it holds the stream alive until then.
+    if (alarm_.has_value()) alarm_->Cancel();
+  }
+
   void LetGo() {
     {
       std::lock_guard lock(mutex_);
@@ -173,16 +182,13 @@ class DownCall final : public grpc::ServerWriteReactor<EchoResponse>, public Ech
 
   void Next() {
     if (request_.count() < 0 || sent_ < request_.count()) {
-      Fill(request_, context_, service_.options(), sent_++, response_);
-      return IfOpen([&] { StartWrite(&response_); });
+      return IfOpen([&] {
+        Fill(request_, context_, service_.options(), sent_++, response_);
+        StartWrite(&response_);
+      });
     }
     if (request_.delay_ms() < 0) return;
-    request_.delay_ms() > 0 ? After(request_.delay_ms(), [this] { Stop(); }) : Stop();
-  }
-
-  void Stop() {
-    AddTrailers(request_, context_);
-    End(StatusOf(request_));
+    request_.delay_ms() > 0 ? After(request_.delay_ms(), [this] { EndAsAsked(request_); }) : EndAsAsked(request_);
   }
 
   const EchoRequest request_;
@@ -200,12 +206,11 @@ class UpCall final : public grpc::ServerReadReactor<EchoRequest>, public EchoStr
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok || request_.code() != 0) {
-      AddTrailers(request_, context_);
-      return End(StatusOf(request_));
-    }
-    Fill(request_, context_, service_.options(), ++received_, response_);
-    IfOpen([&] { StartRead(&request_); });
+    if (!ok || request_.code() != 0) return EndAsAsked(request_);
+    IfOpen([&] {
+      Fill(request_, context_, service_.options(), ++received_, response_);
+      StartRead(&request_);
+    });
   }
   void OnCancel() override { WasCancelled(); }
   void OnDone() override { WasDone(); }
@@ -233,10 +238,7 @@ class BidiCall final : public grpc::ServerBidiReactor<EchoRequest, EchoResponse>
 
   void OnReadDone(bool ok) override {
     if (!ok) return End(grpc::Status::OK);
-    if (request_.code() != 0) {
-      AddTrailers(request_, context_);
-      return End(StatusOf(request_));
-    }
+    if (request_.code() != 0) return EndAsAsked(request_);
     replies_ = request_.count() == 0 ? 1 : request_.count();
     request_.delay_ms() > 0 ? After(request_.delay_ms(), [this] { Reply(); }) : Reply();
   }
@@ -255,8 +257,10 @@ class BidiCall final : public grpc::ServerBidiReactor<EchoRequest, EchoResponse>
   void Delete() override { delete this; }
 
   void Reply() {
-    Fill(request_, context_, service_.options(), sent_++, response_);
-    IfOpen([&] { StartWrite(&response_); });
+    IfOpen([&] {
+      Fill(request_, context_, service_.options(), sent_++, response_);
+      StartWrite(&response_);
+    });
   }
 
   EchoRequest request_;
