@@ -9,7 +9,7 @@
 //
 // Threads: every function may be called from any thread.
 // Ownership: PostToCallbackThread owns the function until it has run.
-// Time: a hop takes some 20 to 50 microseconds.
+// Time: a hop takes some tens of microseconds where a thread must wake for it, else less than one (docs/performance.md).
 // Errors: none.
 
 #include <functional>
