@@ -3,12 +3,13 @@
 // The messages of calls by callback, used again.
 //
 // A string in a message costs two allocations, and a call by callback has its messages to itself. Those of calls that have
-// completed are kept for the next ones: a few of each type by each thread, cleared, with their memory.
+// completed are kept for the next ones: a few of each type by each thread, cleared, with their memory, up to kMostBytes in all.
 //
 // Threads: any; what one thread gives, another cannot take.
 // Ownership: Take()'s is the caller's until Give(), which ends its use.
 // Errors: none.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -39,6 +40,7 @@ class CallMessages {
     if (CallMessages* kept = own.first) {
       own.first = kept->next_;
       --own.count;
+      own.bytes -= kept->bytes_;
       return kept;
     }
     return new CallMessages;
@@ -47,9 +49,10 @@ class CallMessages {
   static void Give(CallMessages* used) noexcept {
     if constexpr (requires { used->request.Clear(), used->response.Clear(); }) {
       Cache& own = cache;
-      // What they held tells well enough how much memory they keep; to count it would take reflection.
-      if (kKeepsCallMemory && !own.over && own.count < kMost &&
-          BytesOf(used->request) + BytesOf(used->response) <= kMostBytes) {
+      // What they held tells well enough how much memory they keep; to count it would take reflection. That of earlier uses counts
+      // too: clearing a message gives no memory back.
+      used->bytes_ = std::max(used->bytes_, BytesOf(used->request) + BytesOf(used->response));
+      if (kKeepsCallMemory && !own.over && own.count < kMost && used->bytes_ <= kMostBytes - own.bytes) {
         static thread_local CacheEnd end;
         (void)end;
         used->request.Clear();
@@ -57,6 +60,7 @@ class CallMessages {
         used->next_ = own.first;
         own.first = used;
         ++own.count;
+        own.bytes += used->bytes_;
         return;
       }
     }
@@ -65,12 +69,13 @@ class CallMessages {
 
  private:
   static constexpr std::uint32_t kMost = 64;  // Of one type, of one thread.
-  static constexpr std::size_t kMostBytes = 4096;
+  static constexpr std::size_t kMostBytes = 256 * 1024;
 
   // Trivial, so that it can be used as long as the thread runs.
   struct Cache {
     CallMessages* first = nullptr;
     std::uint32_t count = 0;
+    std::size_t bytes = 0;  // At most kMostBytes.
     bool over = false;  // The thread is ending: nothing is kept any more.
   };
   struct CacheEnd {
@@ -85,6 +90,7 @@ class CallMessages {
   static constinit inline thread_local Cache cache{};
 
   CallMessages* next_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace penstock::inline v0::detail
