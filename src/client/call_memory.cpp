@@ -1,7 +1,11 @@
 #include "penstock/client/detail/call_memory.h"
 
 #include <array>
+#include <limits>
 #include <new>
+#include <utility>
+
+#include "penstock/client/detail/kept.h"
 
 namespace penstock::inline v0::detail {
 
@@ -9,32 +13,15 @@ namespace {
 
 constexpr std::size_t kStep = 128;
 constexpr std::size_t kClasses = 32;
-constexpr std::uint32_t kMostBlocks = 64;  // Of one size, of one thread.
+constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();  // Blocks of one size are bounded by their number.
 
-struct Block {
-  Block* next;
-};
+constinit std::array<KeptShelf, kClasses> shelves{};
+constinit thread_local std::array<KeptList, kClasses> lists{};
 
-struct List {
-  Block* first = nullptr;
-  std::uint32_t count = 0;
-};
-
-// Trivial, so that it can be used as long as the thread runs.
-struct Cache {
-  std::array<List, kClasses> lists;
-  bool over = false;  // The thread is ending: nothing is kept any more.
-};
-constinit thread_local Cache cache;
-
-struct CacheEnd {
-  ~CacheEnd() {
-    cache.over = true;
-    for (List& list : cache.lists) {
-      while (Block* block = list.first) {
-        list.first = block->next;
-        ::operator delete(block);
-      }
+struct ListsEnd {
+  ~ListsEnd() {
+    for (KeptList& list : lists) {
+      for (KeptNode* node = list.End(); node != nullptr;) ::operator delete(std::exchange(node, node->next));
     }
   }
 };
@@ -46,23 +33,16 @@ constexpr std::size_t ClassOf(std::size_t size) { return (size + kStep - 1) / kS
 void* TakeCallMemory(std::size_t size) {
   const std::size_t index = ClassOf(size);
   if (index >= kClasses) return ::operator new(size);
-  List& list = cache.lists[index];
-  if (Block* block = list.first) {
-    list.first = block->next;
-    --list.count;
-    return block;
-  }
+  if (KeptNode* node = lists[index].Take(shelves[index])) return node;
   return ::operator new(index * kStep);
 }
 
 void GiveCallMemory(void* memory, std::size_t size) noexcept {
   const std::size_t index = ClassOf(size);
-  if (!kKeepsCallMemory || index >= kClasses || cache.over || cache.lists[index].count >= kMostBlocks) return ::operator delete(memory);
-  static thread_local CacheEnd end;
+  if (!kKeepsCallMemory || index >= kClasses) return ::operator delete(memory);
+  static thread_local ListsEnd end;
   (void)end;
-  List& list = cache.lists[index];
-  list.first = new (memory) Block{list.first};
-  ++list.count;
+  if (!lists[index].Give(new (memory) KeptNode, shelves[index], kAnyBytes)) ::operator delete(memory);
 }
 
 }  // namespace penstock::inline v0::detail

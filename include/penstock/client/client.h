@@ -68,7 +68,7 @@ class Client {
   // Makes a unary call. `callback` is called once, as callback(const CallResult&, Response&), on a callback thread; the
   // response is its to move from. It is destroyed once it has run. The call goes on when the handle is dropped.
   // What the call needs is kept from calls before it, the messages' memory too: a request that is copied in allocates nothing
-  // where an earlier one was as large (up to 4 KiB).
+  // where an earlier one was as large (messages of up to 256 KiB together; a thread keeps as much of each type of call).
   template <class Service, class Request, class Response, class Callback>
     requires std::invocable<Callback&, const CallResult&, Response&>
   CallHandle Call(const UnaryMethod<Service, Request, Response>& method, std::type_identity_t<Request>&& request,

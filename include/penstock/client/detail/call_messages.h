@@ -3,19 +3,17 @@
 // The messages of calls by callback, used again.
 //
 // A string in a message costs two allocations, and a call by callback has its messages to itself. Those of calls that have
-// completed are kept for the next ones: a few of each type by each thread, cleared, with their memory, up to kMostBytes in all.
+// completed are kept for the next ones: of each type a few by each thread, cleared, with their memory, up to kMostBytes in all.
 //
-// Threads: any; what one thread gives, another cannot take.
+// Threads: any (kept.h).
 // Ownership: Take()'s is the caller's until Give(), which ends its use.
 // Errors: none.
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <utility>
 
-#include "penstock/client/detail/call_memory.h"
+#include "penstock/client/detail/kept.h"
 
 namespace penstock::inline v0::detail {
 
@@ -30,67 +28,40 @@ std::size_t BytesOf(const Message& message) {
 }
 
 template <class Request, class Response>
-class CallMessages {
+class CallMessages : private KeptNode {
  public:
   Request request;
   Response response;
 
   static CallMessages* Take() {
-    Cache& own = cache;
-    if (CallMessages* kept = own.first) {
-      own.first = kept->next_;
-      --own.count;
-      own.bytes -= kept->bytes_;
-      return kept;
-    }
+    if (KeptNode* kept = list.Take(shelf)) return static_cast<CallMessages*>(kept);
     return new CallMessages;
   }
 
   static void Give(CallMessages* used) noexcept {
-    if constexpr (requires { used->request.Clear(), used->response.Clear(); }) {
-      Cache& own = cache;
+    if constexpr (kKeepsCallMemory && requires { used->request.Clear(), used->response.Clear(); }) {
+      static thread_local ListEnd end;
+      (void)end;
       // What they held tells well enough how much memory they keep; to count it would take reflection. That of earlier uses counts
       // too: clearing a message gives no memory back.
-      used->bytes_ = std::max(used->bytes_, BytesOf(used->request) + BytesOf(used->response));
-      if (kKeepsCallMemory && !own.over && own.count < kMost && used->bytes_ <= kMostBytes - own.bytes) {
-        static thread_local CacheEnd end;
-        (void)end;
-        used->request.Clear();
-        used->response.Clear();
-        used->next_ = own.first;
-        own.first = used;
-        ++own.count;
-        own.bytes += used->bytes_;
-        return;
-      }
+      used->bytes = std::max(used->bytes, BytesOf(used->request) + BytesOf(used->response));
+      used->request.Clear();
+      used->response.Clear();
+      if (list.Give(used, shelf, kMostBytes)) return;
     }
     delete used;
   }
 
  private:
-  static constexpr std::uint32_t kMost = 64;  // Of one type, of one thread.
   static constexpr std::size_t kMostBytes = 256 * 1024;
 
-  // Trivial, so that it can be used as long as the thread runs.
-  struct Cache {
-    CallMessages* first = nullptr;
-    std::uint32_t count = 0;
-    std::size_t bytes = 0;  // At most kMostBytes.
-    bool over = false;  // The thread is ending: nothing is kept any more.
-  };
-  struct CacheEnd {
-    ~CacheEnd() {
-      cache.over = true;
-      while (CallMessages* kept = cache.first) {
-        cache.first = kept->next_;
-        delete kept;
-      }
+  struct ListEnd {
+    ~ListEnd() {
+      for (KeptNode* node = list.End(); node != nullptr;) delete static_cast<CallMessages*>(std::exchange(node, node->next));
     }
   };
-  static constinit inline thread_local Cache cache{};
-
-  CallMessages* next_ = nullptr;
-  std::size_t bytes_ = 0;
+  static constinit inline KeptShelf shelf{};
+  static constinit inline thread_local KeptList list{};
 };
 
 }  // namespace penstock::inline v0::detail
