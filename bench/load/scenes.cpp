@@ -132,8 +132,8 @@ void AddMemory(std::vector<Scene>& scenes) {
   scenes.push_back({.name = "connection", .what = "a client with a connection of its own, made and used once", .clients = 40,
                     .contenders = Clients(Kind::kUnary, {"raw reactor", "raw reactor again", "penstock callback"}),
                     .control = "raw reactor again", .forms = {{"penstock callback", ""}}});
-  scenes.push_back({.name = "idle_stream", .what = "a stream on which nothing comes, of 2,000 on one connection",
-                    .kind = Kind::kIdle, .outstanding = 2000,
+  scenes.push_back({.name = "idle_stream", .what = "a stream on which nothing comes, of 10,000 on one connection",
+                    .kind = Kind::kIdle, .outstanding = 10000,
                     .contenders = {{"raw", "raw"}, {"raw again", "raw"}, {"penstock", "penstock"},
                                    {"penstock subscription", "penstock subscription"}},
                     .control = "raw again", .forms = {{"penstock", ""}, {"penstock subscription", "subscription."}}});
