@@ -37,6 +37,15 @@ struct Figures {
   Counter breaker_opened;
   Counter replacements;
 
+  // A stream had no successor for so long.
+  void Reopened(std::chrono::nanoseconds gap) noexcept {
+    std::int64_t longest = longest_gap_.load(std::memory_order_relaxed);
+    while (gap.count() > longest && !longest_gap_.compare_exchange_weak(longest, gap.count(), std::memory_order_relaxed)) {
+    }
+  }
+  std::chrono::nanoseconds longest_gap() const noexcept {
+    return std::chrono::nanoseconds(longest_gap_.load(std::memory_order_relaxed));
+  }
   void Answered(std::chrono::nanoseconds took) {
     std::lock_guard lock(mutex_);
     second_.Add(static_cast<std::uint64_t>(took.count()));
@@ -54,6 +63,7 @@ struct Figures {
   }
 
  private:
+  std::atomic<std::int64_t> longest_gap_{0};
   std::mutex mutex_;
   bench::Histogram second_;
   bench::Histogram whole_;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <deque>
 #include <mutex>
+#include <optional>
 
 #include "ledger/v1/ledger.grpc.pb.h"
 #include "penstock/client/client.h"
@@ -106,13 +107,17 @@ class PenstockCaller final : public Caller {
            .before_reopen = [watch](WatchAccountRequest& again) { again.set_after_version(watch->version); },
            .on_gap =
                [this, watch](const penstock::Gap& gap) {
-                 if (gap.attempts == 0 && watch->open.exchange(false)) figures_.streams_open.Add(-1);
+                 if (gap.attempts == 0 && watch->open.exchange(false)) {
+                   figures_.streams_open.Add(-1);
+                   watch->ended = std::chrono::steady_clock::now();
+                 }
                  return penstock::GapDecision::kGoOn;
                },
            .on_open =
                [this, watch] {
                  figures_.streams_opened.Add();
                  if (!watch->open.exchange(true)) figures_.streams_open.Add();
+                 if (watch->ended) figures_.Reopened(std::chrono::steady_clock::now() - *watch->ended);
                },
            .on_end =
                [this, watch](const penstock::CallResult& result) {
@@ -166,7 +171,9 @@ class PenstockCaller final : public Caller {
 
  private:
   struct OneWatch {
-    std::int64_t version = 0;  // touched by one hook at a time
+    // Touched by one hook at a time.
+    std::int64_t version = 0;
+    std::optional<std::chrono::steady_clock::time_point> ended{};
     std::atomic<bool> open{false};
   };
 

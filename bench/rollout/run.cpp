@@ -174,6 +174,7 @@ Outcome Run(const Side& side, const Options& options, const std::function<bool()
   outcome.unary_failed = figures.unary_failed.get();
   outcome.unary_rejected = figures.unary_rejected.get();
   outcome.streams_reopened = std::max<std::int64_t>(0, figures.streams_opened.get() - options.streams);
+  outcome.longest_gap_ms = std::chrono::duration<double, std::milli>(figures.longest_gap()).count();
   outcome.landed_on_old = figures.landed_on_old.get();
   outcome.breaker_opened = figures.breaker_opened.get();
   const bench::Histogram whole = figures.Whole();
@@ -188,9 +189,9 @@ std::string Outcome::Verdict() const {
                   options.calls > 0 ? Plural(unary_calls, "call", "calls") : fmt::format("{} calls a second", options.qps),
                   Plural(options.streams, "stream", "streams"));
   if (clean()) {
-    return what + fmt::format("of {} calls none failed and none was rejected, no stream was lost ({} were opened again, none "
-                              "of them on a pod that was leaving), and the breaker never opened.",
-                              unary_calls, streams_reopened);
+    return what + fmt::format("of {} calls none failed and none was rejected, no stream was lost ({} were opened again, the "
+                              "slowest after {:.0f} ms, none of them on a pod that was leaving), and the breaker never opened.",
+                              unary_calls, streams_reopened, longest_gap_ms);
   }
   return what + fmt::format("{} of {} calls failed and {} were rejected, {} lost, {} opened again on a pod that was leaving, "
                             "and the breaker opened {}.",
@@ -214,6 +215,7 @@ std::string Outcome::Json(const Outcome* naive) const {
                                                                       {"connections", of.connections}};
     std::string text;
     for (const auto& [name, value] : counts) text += fmt::format("{}\"{}\": {},\n", indent, name, value);
+    text += fmt::format("{}\"longest_gap_ms\": {:.1f},\n", indent, of.longest_gap_ms);
     return text + fmt::format("{}\"p50_us\": {:.1f},\n{}\"p99_us\": {:.1f}", indent, of.p50_us, indent, of.p99_us);
   };
   std::string text = "{\n" + figures(*this, "  ");

@@ -36,6 +36,7 @@ struct Outcome {
   std::int64_t unary_rejected = 0;
   std::int64_t streams_lost = 0;
   std::int64_t streams_reopened = 0;
+  double longest_gap_ms = 0;  // between a stream's end and the opening of its successor
   std::int64_t landed_on_old = 0;
   std::int64_t breaker_opened = 0;
   std::int64_t goaway_before_trailers = 0;  // of `connections`
