@@ -139,15 +139,13 @@ bool ConnectionMarks::Killed(std::uint64_t began, const Connection& connection) 
   bool first = true;
   {
     const std::lock_guard lock(mutex_);
+    const TimePoint now = settings_.clock->Now();
     const auto known = std::find_if(kills_.begin(), kills_.end(),
                                     [&](const Kill& kill) { return kill.connection.identity == connection.identity; });
-    first = known == kills_.end() || EpochOf(began) >= known->epoch;
-    if (first && connection.identity != nullptr) {
-      if (known != kills_.end()) kills_.erase(known);
+    first = known == kills_.end() || now - known->since >= kLongestShutdown;
+    if (known == kills_.end() && connection.identity != nullptr) {
       if (kills_.size() >= kMostMarks) kills_.erase(kills_.begin());
-      // Where no epoch can be begun, the next ones are told by the present one: they take tokens.
-      const std::uint64_t next = NextEpoch();
-      kills_.push_back({connection, next != 0 ? next : EpochOf(now_.load(std::memory_order_relaxed))});
+      kills_.push_back({connection, now});
     }
     Review(ignored);
   }
@@ -195,6 +193,16 @@ ConnectionMarks::Fate ConnectionMarks::BrokeAgain(Mark& mark, std::uint64_t bega
     }
     return Hold(ticket, mark.late);
   }
+  if (mark.text == TransportText::kGoaway && transport_text && !ticket.is_probe() && !mark.late_renewed) {
+    // It began after the first late one, but maybe still by a picker that has not heard of the GOAWAY.
+    if (settings_.clock->Now() - mark.late_since >= kStalePicker) {
+      const std::uint64_t next = NextEpoch();
+      if (next == 0) return Fate::kCounts;
+      mark.late_epoch = next;
+      mark.late_renewed = true;
+    }
+    return Hold(ticket, mark.late);
+  }
   // The connection still takes attempts, and refuses them: marked anew.
   MoveAll(mark.late, counted);
   const Connection connection = mark.connection;
@@ -204,6 +212,7 @@ ConnectionMarks::Fate ConnectionMarks::BrokeAgain(Mark& mark, std::uint64_t bega
     return Fate::kCounts;
   }
   mark.late_epoch = 0;
+  mark.late_renewed = false;
   if (const std::uint64_t next = NextEpoch()) {
     mark.epoch = next;
     mark.message = message;

@@ -20,7 +20,8 @@
 //
 // A connection that is going away fails what meets its GOAWAY and answers what is under way: that says nothing of the
 // dependency. So the first such failure, known by gRPC's own text, is held as well, and answers to attempts from before the
-// mark count for nothing; a server that sends that text itself is found out as one that relays the others is.
+// mark count for nothing; a server that sends that text itself is found out as one that relays the others is, but only by attempts
+// that began 50 ms later: a channel picks a connection for a moment longer than it has been leaving.
 //
 // Attempts for which no connection was picked fail with what the last connect failed with, as long as gRPC waits before
 // the next. One is counted for each such wait, which is reckoned here by gRPC's own rule (first, times 1.6 up to the
@@ -29,11 +30,14 @@
 //     std::uint64_t began = marks.Begin();
 //     if (marks.End(began)) marks.Answered(began, connection);
 //
-// Threads: every member may be called from any thread. Begin() and End() add to a counter of the thread's own line; all
-// else is under a mutex, and only where a connection was marked lately.
-// Ownership: holds on to a marked connection's identity, so that the address is not used again, and to held tickets.
+// Threads: every member may be called from any thread. Begin() and End() add to a counter of the thread's own line. The others
+// take a mutex: Broke() and Killed() always, Answered() and Withdrawn() only where a connection was marked lately, since End() says
+// when they are due.
+// Ownership: holds on to the identity of a connection that was marked or on which calls were killed, so that its address is not used
+// again, and to held tickets.
 // Time: real time, since connections are.
-// Errors: none. Bounded: 16 marks, 4,096 held tickets a mark; what is beyond is ignored.
+// Errors: none. Bounded: 16 marks, with 4,096 tickets from before the mark and as many from after it; 16 connections with killed
+// calls. The oldest makes room; a ticket beyond the bound is ignored.
 
 #include <array>
 #include <atomic>
@@ -100,8 +104,8 @@ class ConnectionMarks {
   Fate Broke(std::uint64_t began, const Connection& connection, std::string_view message, bool has_metadata,
              CircuitTicket& ticket);
 
-  // It was killed by a server that shuts down (C3); instead of End(). True for the first on its connection, and for one that
-  // began after that: it takes a token. The others met the same shutdown.
+  // It was killed by a server that shuts down (C3); instead of End(). True for the first on its connection: it takes a token. The
+  // others met the same shutdown, for as long as one can last; a connection that kills calls for longer lives, and each takes one.
   bool Killed(std::uint64_t began, const Connection& connection);
 
   // For tests.
@@ -114,6 +118,10 @@ class ConnectionMarks {
   static constexpr std::size_t kMostMarks = 16;
   static constexpr std::size_t kMostHeld = 4096;
   static constexpr Duration kLongestLate = std::chrono::seconds(1);
+  // For how long a channel may go on picking a connection whose GOAWAY it has read: its picker is replaced on another thread.
+  static constexpr Duration kStalePicker = std::chrono::milliseconds(50);
+  // From the first call that a shutdown kills on a connection to the last: the GOAWAY ends it, a few milliseconds later.
+  static constexpr Duration kLongestShutdown = std::chrono::seconds(1);
 
   using Tickets = std::vector<CircuitTicket>;
 
@@ -129,11 +137,12 @@ class ConnectionMarks {
     Tickets late;                  // from after it, with a broken transport's message
     std::uint64_t late_epoch = 0;  // the epoch that began with the first of those; 0: none
     TimePoint late_since{};
+    bool late_renewed = false;  // late_epoch has begun again, kStalePicker after late_since
   };
 
   struct Kill {
     Connection connection;
-    std::uint64_t epoch = 0;  // the epoch that began with it
+    TimePoint since{};
   };
 
   struct alignas(64) Stripe {

@@ -2,12 +2,24 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
+#include <utility>
 
 namespace penstock::inline v0::detail {
 
+namespace {
+
+// C3: for how long a call that a shutdown killed keeps off that connection. The server sends its GOAWAY about a millisecond after it
+// begins to kill, behind the kill on the same TCP stream, so no delay of the network comes in between; until the channel has read
+// it, it goes on picking the connection.
+constexpr Duration kShortestAfterKill = std::chrono::milliseconds(10);
+constexpr Backoff kSpreadAfterKill{.base = std::chrono::milliseconds(20), .max = std::chrono::milliseconds(20)};
+
+}  // namespace
+
 RetryStep RetryLoop::Begin(const RetryRules& rules, TimePoint now) noexcept {
   rules_ = rules;
-  repeated_after_shutdown_ = false;
+  killed_before_ = false;
   reached_ = Reached::kNotSent;
   attempts_ = 0;
   if (now >= rules_.deadline) return End(EndReason::kExpired, RetryDecision::kExpired);
@@ -45,9 +57,8 @@ RetryStep RetryLoop::OnAttemptEnded(const AttemptReport& report, RetryBudget& bu
   if (report.deadline_passed) return End(EndReason::kExpired, RetryDecision::kExpired);
   if (report.cancelled) return End(EndReason::kCancelled, RetryDecision::kStopped);
 
-  // C3: once in a call, and only where running twice is known to be harmless.
-  const bool repeats_killed =
-      report.killed_at_shutdown && !repeated_after_shutdown_ && rules_.repeatability == Repeatability::kRepeatable;
+  // C3: only where running twice is known to be harmless.
+  const bool repeats_killed = report.killed_at_shutdown && rules_.repeatability == Repeatability::kRepeatable;
   if (classification.decision != Decision::kRetry && !repeats_killed) {
     return End(EndReason::kStopped, RetryDecision::kStopped);
   }
@@ -60,7 +71,7 @@ RetryStep RetryLoop::OnAttemptEnded(const AttemptReport& report, RetryBudget& bu
 
   Duration wait{};
   if (repeats_killed) {
-    repeated_after_shutdown_ = true;
+    wait = WaitAfterKill(random);
   } else {
     wait = rules_.backoff.Draw(attempts_, random);
     if (classification.retry_after) {
@@ -76,6 +87,13 @@ RetryStep RetryLoop::OnAttemptEnded(const AttemptReport& report, RetryBudget& bu
   }
   state_ = State::kWaiting;
   return {.action = RetryStep::Action::kWait, .decision = RetryDecision::kRetried, .wait = wait};
+}
+
+Duration RetryLoop::WaitAfterKill(std::uint64_t random) noexcept {
+  Duration wait = kShortestAfterKill + kSpreadAfterKill.Draw(1, random);
+  // Killed again: the server took longer than that.
+  if (std::exchange(killed_before_, true)) wait = std::max(wait, rules_.backoff.Draw(attempts_, random));
+  return std::min(wait, rules_.backoff.max);
 }
 
 RetryStep RetryLoop::OnWaitOver() noexcept {

@@ -3,10 +3,10 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <deque>
-#include <map>
 
 #include "penstock/testing/frame_log.h"
 #include "penstock/testing/router.h"
+#include "support/plain_load.h"
 #include "support/server_fixture.h"
 
 namespace penstock::test {
@@ -31,62 +31,6 @@ std::unique_ptr<Router> MakeRouter(testing::RouterSettings settings) {
   return *std::move(router);
 }
 
-// Plain gRPC callback clients that keep so many unary calls under way until told to stop, and count what fails. No
-// retries: each failure is a call that a program would have seen fail.
-class Load {
- public:
-  Load(const std::string& address, int outstanding) : stub_(v1::Echo::NewStub(ChannelTo(address))) {
-    for (int i = 0; i < outstanding; ++i) {
-      calls_.push_back(std::make_unique<One>());
-      Start(*calls_.back());
-    }
-  }
-  ~Load() { Stop(); }
-
-  void Stop() {
-    stopping_ = true;
-    Eventually([&] { return running_ == 0; });
-  }
-  long done() const { return done_; }
-  long failed() const { return failed_; }
-  std::string failures() const {
-    std::lock_guard lock(mutex_);
-    std::string text;
-    for (const auto& [what, count] : failures_) text += what + " x" + std::to_string(count) + "; ";
-    return text;
-  }
-
- private:
-  struct One {
-    std::unique_ptr<grpc::ClientContext> context;
-    EchoRequest request;
-    EchoResponse response;
-  };
-
-  void Start(One& one) {
-    ++running_;
-    one.context = std::make_unique<grpc::ClientContext>();
-    SetLimit(*one.context);
-    stub_->async()->Unary(one.context.get(), &one.request, &one.response, [this, &one](grpc::Status status) {
-      ++done_;
-      if (!status.ok()) {
-        ++failed_;
-        std::lock_guard lock(mutex_);
-        ++failures_[std::to_string(status.error_code()) + " " + status.error_message()];
-      }
-      if (!stopping_) Start(one);
-      --running_;
-    });
-  }
-
-  std::unique_ptr<v1::Echo::Stub> stub_;
-  std::deque<std::unique_ptr<One>> calls_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<long> running_{0}, done_{0}, failed_{0};
-  mutable std::mutex mutex_;
-  std::map<std::string, int> failures_;
-};
-
 // Replaces pods, one after the other, while calls run through the router; returns how many calls were made.
 void RollOut(Duration delay, int rollouts, long least_calls, ShutdownOrder order = ShutdownOrder::kServeToTheEnd) {
   auto settings = LocalSettings();
@@ -94,7 +38,7 @@ void RollOut(Duration delay, int rollouts, long least_calls, ShutdownOrder order
   int made = 0;
   auto pod = std::make_unique<Pod>("pod-0", settings);
   auto router = MakeRouter({.targets = {pod->port()}, .delay = delay});
-  Load load(router->address(), 64);
+  PlainLoad load(router->address(), 64);
   while (made < rollouts || load.done() < least_calls) {
     CHECK(Eventually([&] { return pod->echo.unary_calls > 20; }));  // the load is on this pod
     auto next = std::make_unique<Pod>("pod-" + std::to_string(++made), settings);

@@ -21,7 +21,9 @@ namespace penstock::test {
 // Keeps so many calls in flight until it is stopped.
 class Load {
  public:
-  Load(Client& client, int outstanding, int refused_of = 0) : client_(client), refused_of_(refused_of) {
+  // Every `refused_of`th is refused (0: none); a call takes `delay_ms` at the server.
+  Load(Client& client, int outstanding, int refused_of = 0, int delay_ms = 2)
+      : client_(client), refused_of_(refused_of), delay_ms_(delay_ms) {
     running_ = outstanding;
     for (int call = 0; call < outstanding; ++call) Next();
   }
@@ -43,7 +45,7 @@ class Load {
  private:
   void Next() {
     v1::EchoRequest request;
-    request.set_delay_ms(2);
+    request.set_delay_ms(delay_ms_);
     if (refused_of_ != 0 && ++asked_ % refused_of_ == 0) {
       request.set_code(grpc::StatusCode::UNAVAILABLE);
       request.set_message("refused");
@@ -72,6 +74,7 @@ class Load {
 
   Client& client_;
   const int refused_of_;
+  const int delay_ms_;
   std::atomic<bool> stopping_{false};
   std::atomic<int> running_{0};
   std::atomic<std::uint64_t> asked_{0}, answered_{0}, failed_{0};

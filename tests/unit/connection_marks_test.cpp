@@ -173,10 +173,9 @@ TEST_CASE("C10, S7: attempts that meet a GOAWAY count nothing, however many othe
   CHECK(bench.failures() == 0);
 }
 
-TEST_CASE("C3: of the calls that one shutdown kills, the first takes a token, and so do those that began later") {
+TEST_CASE("C3: of the calls that one shutdown kills on a connection the first takes a token, and none that begins meanwhile") {
   Bench bench;
-  auto attempts = bench.Begin(4);
-  auto later = bench.Begin(2);
+  auto attempts = bench.Begin(6);
   const auto killed = [&](Bench::Attempt& attempt, const void* connection) {
     attempt.ticket.Settle(Outcome::kIgnored);
     return bench.marks.Killed(attempt.began, {connection});
@@ -185,13 +184,52 @@ TEST_CASE("C3: of the calls that one shutdown kills, the first takes a token, an
   CHECK_FALSE(killed(attempts[1], kOne));
   CHECK(killed(attempts[2], kTwo));
   CHECK_FALSE(killed(attempts[3], kTwo));
-  // A server that lives, and says so of every call: each that begins after the last one takes a token.
   for (int n = 0; n < 40; ++n) {
-    auto attempt = bench.Begin();
-    CHECK(killed(attempt, kOne));
+    auto later = bench.Begin();
+    CHECK_FALSE(killed(later, kOne));
+  }
+  bench.clock.now += 1s - 1ns;
+  auto last = bench.Begin();
+  CHECK_FALSE(killed(last, kOne));
+  // A shutdown would have ended the connection by now: a server that lives, and says so of every call. Each takes a token.
+  bench.clock.now += 1ns;
+  for (int n = 0; n < 40; ++n) {
+    auto later = bench.Begin();
+    CHECK(killed(later, kOne));
   }
   // Without a connection there is none to share it with.
-  for (auto& attempt : later) CHECK(killed(attempt, nullptr));
+  CHECK(killed(attempts[4], nullptr));
+  CHECK(killed(attempts[5], nullptr));
+}
+
+TEST_CASE("C10, S7: attempts that a channel gives to a leaving connection, before it has heard of the GOAWAY, count nothing") {
+  Bench bench;
+  auto attempts = bench.Begin(8);
+  for (auto& attempt : attempts) CHECK(bench.Fail(attempt, kOne, "GOAWAY received") == Fate::kHeld);
+  // One after the other, each begun when the one before had failed.
+  for (int n = 0; n < 20; ++n) {
+    auto late = bench.Begin();
+    CHECK(bench.Fail(late, kOne, "GOAWAY received") == Fate::kHeld);
+    bench.clock.now += 2ms;
+  }
+  CHECK(bench.failures() == 0);
+  SUBCASE("then it has heard of it") {
+    bench.clock.now += 1s;
+    auto elsewhere = bench.Begin();
+    bench.Succeed(elsewhere, kTwo);
+    CHECK(bench.marks.held() == 0);
+    CHECK(bench.failures() == 0);
+  }
+  SUBCASE("50 ms are too long for that: what begins after them convicts a server that sends the text itself") {
+    bench.clock.now += 10ms;
+    auto before = bench.Begin(2);
+    CHECK(bench.Fail(before[0], kOne, "GOAWAY received") == Fate::kHeld);
+    auto after = bench.Begin();
+    CHECK(bench.Fail(before[1], kOne, "GOAWAY received") == Fate::kHeld);
+    CHECK(bench.failures() == 0);
+    CHECK(bench.Fail(after, kOne, "GOAWAY received") == Fate::kCounts);
+    CHECK(bench.failures() == 23);
+  }
 }
 
 TEST_CASE("C10: a server that sends gRPC's word for a GOAWAY itself is counted") {
@@ -200,6 +238,7 @@ TEST_CASE("C10: a server that sends gRPC's word for a GOAWAY itself is counted")
     for (int n = 0; n < 20; ++n) {
       auto attempt = bench.Begin();
       bench.Fail(attempt, kOne, "GOAWAY received");
+      bench.clock.now += 10ms;
     }
     CHECK(bench.failures() >= 9);
   }

@@ -77,6 +77,13 @@ TEST_CASE("L5: the gates, each just before, at and just after its bound") {
     rules.deadline = kStart + left;
     return rules;
   };
+  const auto killed_ending_in = [&](Duration left) {
+    RetryRules rules = ending_in(left);
+    rules.repeatability = Repeatability::kRepeatable;
+    return rules;
+  };
+  RetryRules impatient = repeatable;
+  impatient.backoff = {.base = 1ms, .max = 3ms};
   RetryRules endless = Rules();
   endless.deadline = TimePoint::max();
   AttemptReport not_sent = Retry();
@@ -120,7 +127,10 @@ TEST_CASE("L5: the gates, each just before, at and just after its bound") {
       // C3
       {"killed at shutdown, unmarked", Rules(), Killed(), 100, kStopped},
       {"killed at shutdown, once-only", once_only, Killed(), 100, kStopped},
-      {"killed at shutdown, repeatable", repeatable, Killed(), 100, kAtOnce},
+      {"killed at shutdown, repeatable", repeatable, Killed(), 100, Wait(30ms)},
+      {"killed at shutdown, the wait ends before the deadline", killed_ending_in(30ms + 1ns), Killed(), 100, Wait(30ms)},
+      {"killed at shutdown, the wait ends at the deadline", killed_ending_in(30ms), Killed(), 100, kExpired},
+      {"killed at shutdown, backoff_max is shorter", impatient, Killed(), 100, Wait(3ms)},
       {"killed at shutdown, throttled", repeatable, Killed(), 51, kThrottled},
   };
   for (const Case& tried : cases) {
@@ -200,15 +210,26 @@ TEST_CASE("K2: a drawn wait of nothing starts the next attempt at once") {
   CHECK(After(Rules(), Retry(7ms), *budget, 0) == Wait(7ms));
 }
 
-TEST_CASE("C3: a call killed at shutdown is repeated once, not twice") {
+TEST_CASE("C3: a call killed at shutdown is repeated once the GOAWAY is there, with backoff if it is killed again, as often as attempts are left") {
   auto budget = Budget();
   RetryRules rules = Rules();
   rules.repeatability = Repeatability::kRepeatable;
+  rules.max_attempts = 4;
   RetryLoop loop = Running(rules);
-  CHECK(loop.OnAttemptEnded(Killed(), *budget, kStart, kLongest) == kAtOnce);
+  AttemptReport again = Killed();
+  again.takes_token = false;  // The same shutdown.
+  CHECK(loop.OnAttemptEnded(Killed(), *budget, kStart, kLongest) == Wait(30ms));
+  loop.OnWaitOver();
   loop.OnAdmitted();
-  CHECK(loop.OnAttemptEnded(Killed(), *budget, kStart, kLongest) == kStopped);
-  CHECK(loop.attempts() == 2);
+  CHECK(loop.OnAttemptEnded(again, *budget, kStart, kLongest) == Wait(200ms));
+  loop.OnWaitOver();
+  loop.OnAdmitted();
+  // Full jitter may draw nothing; the server's gap is waited for all the same.
+  CHECK(loop.OnAttemptEnded(again, *budget, kStart, 0) == Wait(10ms));
+  loop.OnWaitOver();
+  loop.OnAdmitted();
+  CHECK(loop.OnAttemptEnded(again, *budget, kStart, kLongest) == kExhausted);
+  CHECK(loop.attempts() == 4);
   CHECK(budget->milli_tokens() == 99'000);
 }
 

@@ -41,8 +41,10 @@ struct AttemptReport {
   Reached reached = Reached::kMaybeProcessed;
   // False for one that C10 holds back: it takes no token.
   bool takes_token = true;
-  // C3, the call that a server killed as it shut down: another attempt at once for a repeatable method, one in a call.
+  // C3, the call that a server killed as it shut down: another attempt for a repeatable method, once the server's GOAWAY is there.
   bool killed_at_shutdown = false;
+  // C6, C11: Classify threw or made no sense.
+  bool faulty = false;
   // C2c: the attempt ended by the call's own deadline.
   bool deadline_passed = false;
   // C2b: it ended by its caller's side: the caller, the parent, the client's closing.
@@ -97,10 +99,11 @@ class RetryLoop {
 
   RetryStep End(EndReason reason, RetryDecision decision) noexcept;
   bool MayRepeat(const AttemptReport& report) const noexcept;
+  Duration WaitAfterKill(std::uint64_t random) noexcept;
 
   RetryRules rules_;
   State state_ = State::kIdle;
-  bool repeated_after_shutdown_ = false;
+  bool killed_before_ = false;  // C3, in this call.
   Reached reached_ = Reached::kNotSent;
   std::uint32_t attempts_ = 0;
 };
