@@ -122,8 +122,9 @@ class ClientObserver {
   virtual std::unique_ptr<AttemptObservation> OnAttempt(const AttemptStart& /*start*/, OutgoingMetadata& /*metadata*/) noexcept {
     return nullptr;
   }
-  // A call that the breaker turned away, instead of an attempt.
-  virtual void OnRejected(const AttemptStart& /*start*/, const grpc::Status& /*status*/) noexcept {}
+  // A call that the breaker turned away, instead of an attempt; `metadata` is what the attempt would have been told with.
+  virtual void OnRejected(const AttemptStart& /*start*/, const OutgoingMetadata& /*metadata*/,
+                          const grpc::Status& /*status*/) noexcept {}
   // After each attempt and each rejection.
   virtual void OnDecision(std::string_view /*method*/, RetryDecision /*decision*/) noexcept {}
   // A state change of the breaker, in order.

@@ -83,6 +83,23 @@ TimePoint DeadlineOf(const CallOptions& options, TimePoint now, Duration timeout
   return deadline;
 }
 
+OutgoingMetadata RelayedBy(const CallOptions& options, FaultInjector* faults) {
+  // One header each, whoever brings it: two traceparents are none.
+  OutgoingMetadata outgoing;
+  if (const CallScope* const parent = options.parent.relaying()) {
+    for (const auto& [key, value] : parent->relayed()) {
+      if (key != kBaggageKey) outgoing.Set(key, value);
+    }
+  }
+  for (const auto& [key, value] : options.metadata) {
+    if (IsRelayedKey(key) && key != kBaggageKey) outgoing.Set(key, value);
+  }
+  std::string baggage = BaggageOf(options);
+  if (faults != nullptr) baggage = faults->Forwarded(baggage);
+  if (!baggage.empty()) outgoing.Set(kBaggageKey, std::move(baggage));
+  return outgoing;
+}
+
 std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, grpc::ClientContext& context) {
   const CallOptions& options = attempt.options;
   if (std::optional<gpr_timespec> deadline = WireDeadline(attempt.state, attempt.deadline))
@@ -111,20 +128,7 @@ std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, g
     return nullptr;
   }
 
-  // One header each, whoever brings it: two traceparents are none.
-  OutgoingMetadata outgoing;
-  if (parent != nullptr) {
-    for (const auto& [key, value] : parent->relayed()) {
-      if (key != kBaggageKey) outgoing.Set(key, value);
-    }
-  }
-  for (const auto& [key, value] : options.metadata) {
-    if (IsRelayedKey(key) && key != kBaggageKey) outgoing.Set(key, value);
-  }
-  std::string baggage = BaggageOf(options);
-  if (faults != nullptr) baggage = faults->Forwarded(baggage);
-  if (!baggage.empty()) outgoing.Set(kBaggageKey, std::move(baggage));
-
+  OutgoingMetadata outgoing = RelayedBy(options, faults);
   std::unique_ptr<AttemptObservation> observation;
   if (observer != nullptr) {
     UserCodeScope in_user_code;

@@ -17,6 +17,7 @@
 #include "penstock/client/detail/method_entry.h"
 #include "penstock/client/detail/retry_loop.h"
 #include "penstock/faults.h"
+#include "penstock/telemetry.h"
 
 namespace penstock::inline v0::detail {
 
@@ -26,6 +27,10 @@ std::optional<grpc::Status> RefuseOptions(const CallOptions& options);
 
 // The deadline of a call that begins `now`: the earliest of the options', the parent's and `timeout` (TimePoint::max() for none).
 TimePoint DeadlineOf(const CallOptions& options, TimePoint now, Duration timeout);
+
+// What an attempt of the call carries of trace and baggage: its parent's, and instead of it the call's own. `faults`: null or the
+// settings' injector, which takes its scenario out.
+OutgoingMetadata RelayedBy(const CallOptions& options, FaultInjector* faults);
 
 // Puts deadline, metadata and options into the context of an attempt, and tells the observer.
 struct AttemptContext {

@@ -82,12 +82,13 @@ void CallCore::Admit(bool here) noexcept {
   result_.headers = result_.trailers = nullptr;
   result_.rejected_for = admission.rejected_for();
   if (ClientObserver* observer = state_->observer()) {
+    const OutgoingMetadata relayed = RelayedBy(options_, state_->settings().faults.get());
     UserCodeScope in_user_code;
     observer->OnRejected({.method = method_->info->path,
                           .attempt = loop_.attempts() + 1,
                           .stream = kind_ == Kind::kStream,
                           .parent = options_.parent.relaying()},
-                         result_.status);
+                         relayed, result_.status);
   }
   Decided(step.decision);
   End(step.reason, here);
@@ -219,7 +220,8 @@ AttemptReport CallCore::SettleEnd(const EndedAttempt& end, const std::optional<V
   } else {
     Answer answer = AskClassify(state_->settings().classify, method_->info->path, result_.status, *result_.trailers);
     report.classification = answer.classification;
-    if (!answer.fault.empty()) {
+    report.faulty = !answer.fault.empty();
+    if (report.faulty) {
       state_->ReportFault(method_->info->path, answer.fault);
       result_.status = grpc::Status(grpc::StatusCode::INTERNAL, answer.fault);
     }
@@ -298,17 +300,28 @@ void CallCore::Cancel(CancelReason reason) noexcept {
   switch (word_.Cancel(reason)) {
     case CallWord<>::Canceller::kNothing:
       return;
-    case CallWord<>::Canceller::kTryCancel:
-      context_->TryCancel();
-      if (injected_ != nullptr) LaunchIfCancelled();
-      OnCancelling();
-      if (word_.LetGo()) PostToCallbackThread([this] { AttemptEndHere(); });
-      return;
+    case CallWord<>::Canceller::kTryCancel: {
+      // Timers fire on the loop thread, and a cancel runs the user's interceptors. The claim keeps the context until LetGo().
+      const bool by_timer = reason == CancelReason::kDeadline || reason == CancelReason::kServerFault;
+      if (!by_timer || !state_->settings().interceptors) return CancelAttempt();
+      AddReference();  // The hop's.
+      return PostToCallbackThread([this] {
+        CancelAttempt();
+        Release();
+      });
+    }
     case CallWord<>::Canceller::kDrive:
       if (state_->time().Disarm(wait_timer_)) DropReference();  // Never the last: the caller holds one.
       EndCancelled(reason, false);
       return;
   }
+}
+
+void CallCore::CancelAttempt() noexcept {
+  context_->TryCancel();
+  if (injected_ != nullptr) LaunchIfCancelled();
+  OnCancelling();
+  if (word_.LetGo()) PostToCallbackThread([this] { AttemptEndHere(); });
 }
 
 grpc::Status CallCore::OwnStatus(CancelReason reason) const noexcept { return CancelledStatus(reason); }

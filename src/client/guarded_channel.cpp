@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,8 +30,10 @@ using grpc::experimental::ClientRpcInfo;
 using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::Interceptor;
 using grpc::experimental::InterceptorBatchMethods;
+using Headers = std::multimap<std::string, std::string>;
 
-// One call. gRPC runs its batches one at a time, but for a cancel, which comes from any thread at any time.
+// One call. gRPC begins it with its initial metadata before all else; from then on its batches run side by side, each on a thread of
+// its own: a read may end beside another write, and beside the end of the call, and a cancel comes at any time.
 class Guard final : public Interceptor {
  public:
   Guard(ClientState& state, ClientRpcInfo& info) : state_(state), info_(info) { state_.AddReference(); }
@@ -73,24 +76,28 @@ class Guard final : public Interceptor {
  private:
   bool stream() const { return info_.type() != ClientRpcInfo::Type::UNARY; }
 
-  void Begin(std::multimap<std::string, std::string>* headers) noexcept {
+  void Begin(Headers* headers) noexcept {
     if (state_.registry().closed()) {
       refused_.emplace(grpc::StatusCode::CANCELLED, "the client was closed");
       return;
     }
+    ClientObserver* const observer = state_.observer();
+    OutgoingMetadata outgoing;
+    if (observer != nullptr && headers != nullptr) outgoing = TraceOf(*headers);
     Admission admission = state_.Acquire(nullptr);
     if (!admission.admitted()) {
       refused_ = RejectionStatus(admission);
-      if (ClientObserver* const observer = state_.observer()) {
+      if (observer != nullptr) {
         UserCodeScope in_user_code;
-        observer->OnRejected(Start(), *refused_);
+        observer->OnRejected(Start(), outgoing, *refused_);
       }
       Decided(RetryDecision::kStopped);
       return;
     }
+    began_short_of_time_ = ShortOfTime(*info_.client_context(), state_.settings().deadline_floor);
     ticket_ = admission.TakeTicket();
     state_.broken_connections().Began(broken_attempt_);
-    if (state_.observer() != nullptr && headers != nullptr) Observe(*headers);
+    if (observer != nullptr && headers != nullptr) Observe(*observer, *headers, outgoing);
   }
 
   AttemptStart Start() const noexcept {
@@ -98,15 +105,19 @@ class Guard final : public Interceptor {
   }
 
   // The caller's own trace headers are what the observer's continue, and are replaced by them.
-  void Observe(std::multimap<std::string, std::string>& headers) noexcept {
+  static OutgoingMetadata TraceOf(const Headers& headers) {
     OutgoingMetadata outgoing;
     for (const std::string_view key : {kTraceparentKey, kTracestateKey}) {
       const auto header = headers.find(std::string(key));
       if (header != headers.end()) outgoing.Set(key, header->second);
     }
+    return outgoing;
+  }
+
+  void Observe(ClientObserver& observer, Headers& headers, OutgoingMetadata& outgoing) noexcept {
     {
       UserCodeScope in_user_code;
-      observation_ = state_.observer()->OnAttempt(Start(), outgoing);
+      observation_ = observer.OnAttempt(Start(), outgoing);
     }
     for (const auto& [key, value] : outgoing.pairs()) {
       if (MetadataProblem(key, value)) continue;
@@ -118,15 +129,30 @@ class Guard final : public Interceptor {
   // S6: a stream that has opened has proved what a probe is for, and must not hold the slot for as long as it lives. Nor must
   // the marks of broken connections wait for its end (C10).
   void Opened() noexcept {
-    opened_ = true;
-    if (!stream()) return;
-    state_.broken_connections().Ended(broken_attempt_, *info_.client_context());
-    if (ticket_.held() && ticket_.is_probe()) ticket_.Settle(Outcome::kSuccess);
+    BrokenAttempt attempt;
+    CircuitTicket probe;
+    {
+      const std::lock_guard lock(mutex_);
+      opened_ = true;
+      if (!stream()) return;
+      attempt = std::exchange(broken_attempt_, {});
+      if (ticket_.held() && ticket_.is_probe()) probe = std::move(ticket_);
+    }
+    state_.broken_connections().Ended(attempt, *info_.client_context());
+    if (probe.held()) probe.Settle(Outcome::kSuccess);
   }
 
   void Ended(const grpc::Status& status, const ServerMetadata& trailers) noexcept {
-    if (ended_) return;
-    ended_ = true;
+    BrokenAttempt attempt;
+    CircuitTicket ticket;
+    bool opened = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(ended_, true)) return;
+      opened = opened_;
+      attempt = std::exchange(broken_attempt_, {});
+      ticket = std::move(ticket_);
+    }
     const grpc::ClientContext& context = *info_.client_context();
     std::shared_ptr<const grpc::AuthContext> auth_context;
     const void* connection = nullptr;
@@ -139,6 +165,7 @@ class Guard final : public Interceptor {
     // relaxed: see where it is set.
     if (cancelled_.load(std::memory_order_relaxed)) facts.cancelled = CancelReason::kCaller;
     facts.deadline_passed = facts.code == grpc::StatusCode::DEADLINE_EXCEEDED && DeadlineHasPassed(context);
+    facts.began_short_of_time = began_short_of_time_;
     // C7 needs the request's size, which is not known here: such an end counts as the server's.
 
     Classification classification;
@@ -146,7 +173,7 @@ class Guard final : public Interceptor {
     // C2d, S3: a stream that a connection or a server took with it says nothing about the dependency.
     const bool neutral =
         stream() && (facts.code == grpc::StatusCode::UNAVAILABLE || facts.code == grpc::StatusCode::CANCELLED) &&
-        (opened_ || connection != nullptr);
+        (opened || connection != nullptr);
     if (verdict) {
       classification = verdict->classification;
     } else if (neutral) {
@@ -162,7 +189,7 @@ class Guard final : public Interceptor {
       observation_->End({.status = status, .outcome = classification.outcome});
     }
     const CauseScope cause({.attempt = observation_.get()});
-    (void)SettleAttempt(state_, broken_attempt_, context, ticket_,
+    (void)SettleAttempt(state_, attempt, context, ticket,
                         {.code = facts.code,
                          .status = status,
                          .outcome = classification.outcome,
@@ -176,6 +203,14 @@ class Guard final : public Interceptor {
     return gpr_time_cmp(gpr_now(deadline.clock_type), deadline) >= 0;
   }
 
+  // gRPC's deadline, whatever its clock; none is endless.
+  static bool ShortOfTime(const grpc::ClientContext& context, Duration floor) noexcept {
+    if (floor == Duration::zero()) return false;
+    const gpr_timespec deadline = context.raw_deadline();
+    const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+    return gpr_time_cmp(left, gpr_time_from_nanos(floor.count(), GPR_TIMESPAN)) < 0;
+  }
+
   void Decided(RetryDecision decision) noexcept {
     ClientObserver* const observer = state_.observer();
     if (observer == nullptr) return;
@@ -185,13 +220,18 @@ class Guard final : public Interceptor {
 
   ClientState& state_;
   ClientRpcInfo& info_;
+  // Written as the call begins, and only read after.
   std::optional<grpc::Status> refused_;
+  std::unique_ptr<AttemptObservation> observation_;
+  bool began_short_of_time_ = false;
+  std::atomic<bool> cancelled_{false};
+
+  std::mutex mutex_;
+  // All under mutex_ once the call has begun: whoever settles them takes them out.
   CircuitTicket ticket_;
   BrokenAttempt broken_attempt_;
-  std::unique_ptr<AttemptObservation> observation_;
   bool opened_ = false;
   bool ended_ = false;
-  std::atomic<bool> cancelled_{false};
 };
 
 class GuardFactory final : public ClientInterceptorFactoryInterface {

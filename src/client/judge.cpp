@@ -28,7 +28,7 @@ std::optional<Verdict> JudgeWithoutClassify(const AttemptFacts& facts) noexcept 
 
 namespace {
 
-std::string FaultIn(const Classification& classification) {
+std::string FaultIn(const Classification& classification, const grpc::Status& status) {
   switch (classification.decision) {
     case Decision::kSuccess:
     case Decision::kRetry:
@@ -48,6 +48,8 @@ std::string FaultIn(const Classification& classification) {
   if (classification.decision == Decision::kRetry && classification.retry_after && *classification.retry_after < Duration::zero()) {
     return fmt::format("Classify returned retry with a negative retry_after: {} ns", classification.retry_after->count());
   }
+  // What is answered is not asked again: another attempt would do it twice.
+  if (classification.decision == Decision::kRetry && status.ok()) return "Classify returned retry for OK";
   return {};
 }
 
@@ -61,7 +63,7 @@ Answer AskClassify(const Classifier& classify, std::string_view method, const gr
   try {
     UserCodeScope in_user_code;
     Classification classification = classify(method, status, trailers);
-    std::string fault = FaultIn(classification);
+    std::string fault = FaultIn(classification, status);
     if (!fault.empty()) return Fault(std::move(fault));
     // Success and stop both end the call; which of them it is, is the status's to say.
     if (classification.decision != Decision::kRetry) {

@@ -107,8 +107,9 @@ class Observer final : public ClientObserver {
     return std::make_unique<Attempt>(sinks_.instruments.get(), server_, method, std::move(span));
   }
 
-  void OnRejected(const AttemptStart& start, const grpc::Status& status) noexcept override {
-    if (sinks_.tracer) EndSpan(*StartSpan(start.method, ParentOf(start.parent)), status);
+  void OnRejected(const AttemptStart& start, const OutgoingMetadata& metadata,
+                  const grpc::Status& status) noexcept override {
+    if (sinks_.tracer) EndSpan(*StartSpan(start.method, SpanContextOf(metadata.pairs())), status);
   }
 
   void OnDecision(std::string_view /*method*/, RetryDecision decision) noexcept override {

@@ -245,15 +245,35 @@ TEST_CASE("O2: calls on a guarded channel have spans too, and send their context
   std::vector<std::string> sent;
   for (const RecordedSpan& span : spans) {
     CHECK(span.name == "penstock.test.v1.Echo/Unary");
-    if (sent.size() < 2) {
-      CHECK(span.parent_span_id == kTraceparent.substr(36, 16));
-      sent.push_back("00-" + span.trace_id + "-" + span.span_id + "-01");
-    }
+    CHECK(span.trace_id == kTraceparent.substr(3, 32));
+    CHECK(span.parent_span_id == kTraceparent.substr(36, 16));
+    if (sent.size() < 2) sent.push_back("00-" + span.trace_id + "-" + span.span_id + "-01");
   }
   CHECK(seen.Values("traceparent") == sent);
   CHECK(spans[2].error_message.find("circuit open") != std::string::npos);
   REQUIRE(recorded.Logs().size() == 1);
   CHECK(recorded.Logs()[0].span_id == spans[1].span_id);
+}
+
+TEST_CASE("O2: a call that is turned away has a span below the call's own trace headers, as an attempt has") {
+  testing::Telemetry recorded;
+  EchoServer server;
+  ClientSettings settings{.address = server.address(), .observer = TelemetryOn(recorded)->ForClient()};
+  settings.breaker.consecutive_failures = 1;
+  Client client = MakeClient(std::move(settings));
+  const auto scope = CallScope::Create(TimePoint::max(), {{"traceparent", "00-11111111111111111111111111111111-2222222222222222-01"}});
+  const auto call = [&](grpc::StatusCode code) {
+    return Call(client, Request(code), {.parent = scope, .max_attempts = 1, .metadata = {{"traceparent", kTraceparent}}});
+  };
+  CHECK_FALSE(call(grpc::StatusCode::UNAVAILABLE).ok());
+  CHECK_FALSE(call(grpc::StatusCode::OK).ok());  // rejected
+  const std::vector<RecordedSpan> spans = recorded.Spans();
+  REQUIRE(spans.size() == 2);
+  for (const RecordedSpan& span : spans) {
+    CHECK(span.trace_id == kTraceparent.substr(3, 32));
+    CHECK(span.parent_span_id == kTraceparent.substr(36, 16));
+  }
+  CHECK(spans[1].error_message.find("circuit open") != std::string::npos);
 }
 
 TEST_CASE("O3: calls for a span of the program's own are its children") {

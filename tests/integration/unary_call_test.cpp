@@ -107,6 +107,33 @@ TEST_CASE("L8, L9: an embedded reactor is cancelled, and refused by a closed cli
   CHECK(reactor.status.error_message() == "the client was closed");
 }
 
+TEST_CASE("L11: an embedded reactor is started again by any thread the moment its end is told, and not before") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  struct Reactor final : UnaryReactor<v1::EchoRequest, v1::EchoResponse> {
+    void OnDone(const CallResult& result) override {
+      if (!result.ok()) ++failed;
+      ++ends;
+    }
+    std::atomic<int> ends{0}, failed{0};
+  } reactor;
+  constexpr int kCalls = 3'000;
+  std::atomic<int> starts{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&] {
+      while (starts < kCalls) {
+        if (client.Start(kUnary, reactor)) ++starts;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(Eventually([&] { return reactor.ends == starts; }));
+  CHECK(reactor.failed == 0);
+  CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+  CHECK(server.echo().counts().unary == static_cast<std::uint64_t>(starts.load()));
+}
+
 TEST_CASE("L11: an embedded reactor that has ended holds nothing of what its options brought") {
   EchoServer server;
   Client client = MakeClient({.address = server.address()});

@@ -2,13 +2,17 @@
 
 #include <doctest/doctest.h>
 #include <grpcpp/grpcpp.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "penstock/client/client.h"
@@ -148,6 +152,50 @@ TEST_CASE("L16: the user's own interceptors run once an attempt, inside the retr
                               }});
   CHECK(client.CallAndWait(kUnary, Failing(grpc::UNAVAILABLE)).result.attempts == 3);
   CHECK(calls == 3);
+}
+
+TEST_CASE("L16, L9: what the user's interceptors hear of a deadline comes on one of gRPC's threads, never on penstock's own") {
+  struct Seen {
+    std::atomic<int> cancels{0};
+    std::atomic<int> on_loop{0};
+  };
+  struct Watching final : grpc::experimental::Interceptor {
+    explicit Watching(Seen& seen) : seen(seen) {}
+    void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+      if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_CANCEL)) {
+        char thread[16] = {};
+        pthread_getname_np(pthread_self(), thread, sizeof thread);
+        if (std::string_view(thread) == "penstock-loop") ++seen.on_loop;
+        ++seen.cancels;
+      }
+      methods->Proceed();
+    }
+    Seen& seen;
+  };
+  struct Factory final : grpc::experimental::ClientInterceptorFactoryInterface {
+    explicit Factory(Seen& seen) : seen(seen) {}
+    grpc::experimental::Interceptor* CreateClientInterceptor(grpc::experimental::ClientRpcInfo*) override { return new Watching(seen); }
+    Seen& seen;
+  };
+  Seen seen;
+  EchoServer server;
+  Client client = MakeClient({.address = server.address(), .interceptors = [&] {
+                                std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> own;
+                                own.push_back(std::make_unique<Factory>(seen));
+                                return own;
+                              }});
+  const auto waited = client.CallAndWait(kUnary, Hanging(), {.timeout = 50ms});
+  CHECK(waited.result.status.error_code() == grpc::DEADLINE_EXCEEDED);
+  CHECK(waited.result.reason == EndReason::kExpired);
+  std::promise<CallResult> ended;
+  v1::EchoRequest quiet = Hanging();
+  quiet.set_count(1);
+  Subscription subscription = client.Subscribe(PENSTOCK_METHOD(v1::Echo, Down), quiet,
+                                               {.on_end = [&](const CallResult& result) { ended.set_value(result); }},
+                                               {.call = {.timeout = 50ms}});
+  CHECK(ended.get_future().get().reason == EndReason::kExpired);
+  CHECK(seen.cancels >= 2);
+  CHECK(seen.on_loop == 0);
 }
 
 TEST_CASE("C7: five requests over the send limit, and answers over the receive limit, leave the breaker closed") {
@@ -314,6 +362,61 @@ TEST_CASE("L17: calls on a guarded channel pass the breaker, are counted, and ar
   CHECK(call(Request("")).error_code() == grpc::CANCELLED);
   client.reset();
   CHECK(call(Request("")).error_code() == grpc::CANCELLED);
+}
+
+TEST_CASE("L17, C2: deadline_floor holds on a guarded channel too") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address(), .deadline_floor = 20s});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  const auto call = [&](const v1::EchoRequest& request, std::optional<std::chrono::milliseconds> timeout) {
+    grpc::ClientContext context;
+    if (timeout) context.set_deadline(std::chrono::system_clock::now() + *timeout);
+    v1::EchoResponse response;
+    return stub->Unary(&context, request, &response).error_code();
+  };
+  CHECK(call(Hanging(), 50ms) == grpc::DEADLINE_EXCEEDED);
+  CHECK(client.circuit_totals().ignored == 1);
+  CHECK(client.circuit_totals().failures == 0);
+  // Only what its own deadline ended is spared.
+  CHECK(call(Failing(grpc::UNAVAILABLE), 10s) == grpc::UNAVAILABLE);
+  CHECK(client.circuit_totals().failures == 1);
+  CHECK(call(Request("no deadline"), {}) == grpc::OK);
+  CHECK(client.circuit_totals().successes == 1);
+}
+
+TEST_CASE("L17: a stream on a guarded channel whose last message and end come together counts once") {
+  constexpr int kStreams = 400;
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  struct Reader final : grpc::ClientReadReactor<v1::EchoResponse> {
+    void OnReadDone(bool ok) override {
+      if (ok) StartRead(&response);
+    }
+    void OnDone(const grpc::Status&) override { ++*ended; }
+    grpc::ClientContext context;
+    v1::EchoRequest request;
+    v1::EchoResponse response;
+    std::atomic<int>* ended = nullptr;
+  };
+  std::atomic<int> ended{0};
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (int stream = 0; stream < kStreams; ++stream) {
+    auto& reader = readers.emplace_back(std::make_unique<Reader>());
+    reader->ended = &ended;
+    reader->context.set_deadline(std::chrono::system_clock::now() + kLimit);
+    reader->request.set_count(1);
+    if (stream % 2 == 0) reader->request.set_code(grpc::UNAVAILABLE);
+    stub->async()->Down(&reader->context, &reader->request, reader.get());
+    reader->StartRead(&reader->response);
+    reader->StartCall();
+  }
+  REQUIRE(Eventually([&] { return ended == kStreams; }));
+  const CircuitTotals totals = client.circuit_totals();
+  CHECK(totals.successes == kStreams / 2);
+  CHECK(totals.ignored == kStreams / 2);
+  CHECK(totals.failures == 0);
+  CHECK(client.circuit_state() == CircuitState::kClosed);
 }
 
 TEST_CASE("L17: a stream on a guarded channel that is open when its server goes says nothing against the dependency") {

@@ -61,7 +61,7 @@ struct RecordingObserver final : ClientObserver {
     metadata.Set("Illegal", "dropped");
     return std::make_unique<Observation>(*this);
   }
-  void OnRejected(const AttemptStart& start, const grpc::Status& /*status*/) noexcept override {
+  void OnRejected(const AttemptStart& start, const OutgoingMetadata& /*metadata*/, const grpc::Status& /*status*/) noexcept override {
     std::lock_guard lock(mutex);
     rejected.emplace_back(start.method);
   }

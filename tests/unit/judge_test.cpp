@@ -118,6 +118,10 @@ TEST_CASE("C6: a classification that makes no sense is named, never used") {
   CHECK(outcome.fault == "Classify returned an outcome outside the enumeration: 7");
   const Answer decision = ask({static_cast<Decision>(9), Outcome::kFailure, {}});
   CHECK(decision.fault == "Classify returned a decision outside the enumeration: 9");
+  const Answer answered = AskClassify([](auto, const auto&, const auto&) { return Classification{Decision::kRetry, Outcome::kSuccess, {}}; },
+                                      "/a.B/C", grpc::Status::OK, {});
+  CHECK(answered.fault == "Classify returned retry for OK");
+  CHECK(answered.classification == kIgnore);
   // What is not used is not judged.
   CHECK(ask({Decision::kStop, Outcome::kFailure, -1ns}).fault.empty());
   CHECK(ask({Decision::kRetry, Outcome::kFailure, 0ns}).fault.empty());
@@ -143,7 +147,6 @@ TEST_CASE("C1: the status says whether success or stop ends the call") {
   CHECK(ask(grpc::OK, Decision::kStop) == Decision::kSuccess);
   CHECK(ask(grpc::NOT_FOUND, Decision::kSuccess) == Decision::kStop);
   CHECK(ask(grpc::ABORTED, Decision::kRetry) == Decision::kRetry);
-  CHECK(ask(grpc::OK, Decision::kRetry) == Decision::kRetry);
 }
 
 }  // namespace penstock::inline v0::detail

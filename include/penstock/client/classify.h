@@ -14,7 +14,8 @@
 // Threads: called on the thread that ends the attempt, from several threads at once.
 // Ownership: the arguments live until it returns.
 // Time: retry_after is a length from the end of the attempt.
-// Errors: a classification that makes no sense, or an exception, ends the call with INTERNAL (C6, C11).
+// Errors: a classification that makes no sense (retry for OK, a negative retry_after), or an exception, ends the call with INTERNAL
+// (C6, C11).
 
 #include <grpcpp/support/status.h>
 #include <grpcpp/support/string_ref.h>
@@ -50,8 +51,9 @@ struct Classification {
 // What a server sent beside its messages. The keys and values are views into the attempt.
 using ServerMetadata = std::multimap<grpc::string_ref, grpc::string_ref>;
 
-// `method` is the full path, `/package.Service/Method`. Called once an attempt, OK included, but for the ends that are
-// decided without it (behaviour.md C2).
+// `method` is the full path, `/package.Service/Method`. Called once an attempt, a unary call's OK included, but for the ends that are
+// decided without it: those of the client's own side (C2, C7), a call killed at a server's shutdown (C3), and of a stream OK and
+// the neutral ends (S3, S4).
 using Classifier =
     std::function<Classification(std::string_view method, const grpc::Status& status, const ServerMetadata& trailers)>;
 

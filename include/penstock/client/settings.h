@@ -111,7 +111,8 @@ struct ClientSettings {
   Classifier classify{};
   // False: a method whose proto does not say that it may run twice is retried only when the request was not sent.
   bool retry_unmarked = true;
-  // An attempt that begins with less time than this and ends by its deadline says nothing about the dependency; 0 up.
+  // An attempt that begins with less time than this and ends by its deadline says nothing about the dependency, on a guarded channel
+  // too; 0 up.
   Duration deadline_floor{};
   // gRPC's own retry of what provably reached no server (one, after a GOAWAY). Off, since with it gRPC 1.51.1 aborts the process
   // when a server sends trailers without grpc-status (docs/adr/0008); a call is cheaper without it, too.

@@ -19,6 +19,7 @@
 // Time: as Client::Call.
 // Errors: as Client::Call. Starting a reactor that has not ended yet is refused and changes nothing.
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -61,7 +62,8 @@ class UnaryReactor : private detail::UnaryCore {
 
   template <class Service>
   bool Begin(detail::ClientState& state, const UnaryMethod<Service, Request, Response>& method, CallOptions&& options) {
-    if (active()) return false;
+    // acquire: pairs with the release in Complete(): the last call refers to nothing here any more.
+    if (!idle_.exchange(false, std::memory_order_acquire)) return false;
     using Method = UnaryMethod<Service, Request, Response>;
     static_assert(sizeof(method.start) == sizeof(start_));
     std::memcpy(start_, &method.start, sizeof(start_));
@@ -80,12 +82,17 @@ class UnaryReactor : private detail::UnaryCore {
     if (further) response_.Clear();
     invoke_(*this, async, context);
   }
-  void Complete(const CallResult& result) final { OnDone(result); }
+  void Complete(const CallResult& result) final {
+    // release: see Begin(). Not before: until here the last call's own work goes on. Not later: OnDone may start the next one.
+    idle_.store(true, std::memory_order_release);
+    OnDone(result);
+  }
   bool completes_unreferenced() const noexcept final { return true; }
   void Unreferenced() noexcept final {
     detail::PostToCallbackThread([this] { DeliverUnreferenced(); });
   }
 
+  std::atomic<bool> idle_{true};
   // The bytes of a pointer to a member function of whichever service's stub.
   std::byte start_[sizeof(void (UnaryReactor::*)())] = {};
   void (*invoke_)(UnaryReactor& self, void* async, grpc::ClientContext* context) = nullptr;

@@ -139,6 +139,7 @@ class CallCore : public LiveCall {
   void LaunchSoon() noexcept;
   void LaunchDelayed() noexcept;
   void LaunchIfCancelled() noexcept;
+  void CancelAttempt() noexcept;
   void WaitHere(Duration wait, TimePoint now) noexcept;
 
   bool deadline_armed_ = false;

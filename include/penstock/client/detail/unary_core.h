@@ -25,9 +25,6 @@ class UnaryCore : public CallCore {
   // the user's from there on.
   void DeliverUnreferenced() noexcept;
 
-  // Whether the call has been begun and has not ended.
-  bool active() const noexcept { return !word_.done(); }
-
  private:
   // Typed code. Runs the user's completion; it may throw.
   virtual void Complete(const CallResult& result) = 0;
