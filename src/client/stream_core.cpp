@@ -17,6 +17,7 @@ void StreamCore::Begin(ClientState& state, const MethodInfo& method, CallOptions
   events_ = &events;
   user_message_ = prepared.read;
   largest_write_ = prepared.request_bytes;
+  subscribed_ = prepared.subscribed;
   if (prepared.read != nullptr && reads_ == Reads::kAsAsked) read_.Asked();
   if (prepared.write) {
     user_write_ = *prepared.write;
@@ -141,10 +142,13 @@ void StreamCore::AttemptEndHere() noexcept {
   }
   AttemptReport report = SettleEnd(end, JudgeStreamEnd(facts), reached);
   end_.retryable = report.classification.decision == Decision::kRetry;
+  end_.faulty = report.faulty;
   end_.retry_after = report.classification.retry_after;
 
   if (facts.opened) {
     observation_.reset();
+    // U2: nothing follows from here, but the attempt is one to retry. A subscription knows whether it has (S8).
+    if (end_.retryable && !subscribed_) state_->budget().OnRetryable();
     EndReason reason = EndReason::kStopped;
     if (result_.status.ok()) {
       reason = EndReason::kAnswered;

@@ -51,7 +51,7 @@ void SubscriptionCore::Begin(ClientState& state, const MethodInfo& method, CallO
   const TimePoint now = state.clock().Now();
   const TimePoint deadline = DeadlineOf(options_, now, options_.timeout.value_or(Duration::max()));
   if (now >= deadline) return EndCancelled(CancelReason::kDeadline, false);
-  if (deadline != TimePoint::max()) options_.deadline = deadline;
+  options_.deadline = deadline;  // Also none at all: the timeout that a detached one may have instead goes.
   options_.timeout.reset();
   options_.max_attempts = 1;  // Opening again is done here.
   reopening_ = std::make_unique<Reopening>();
@@ -75,6 +75,7 @@ void SubscriptionCore::OpenNext() noexcept {
   StreamCore::Prepared prepared;
   Prepare(prepared);
   prepared.read = Message();
+  prepared.subscribed = true;
   {
     std::lock_guard lock(mutex_);
     stream_ = stream;
@@ -153,10 +154,14 @@ void SubscriptionCore::DecideHere() noexcept {
   report.delivered = delivered_;
   if (end_.opened) report.open_for = now - end_.opened_at;
   const bool by_server = result_.reason != EndReason::kCancelled && !result_.ok();
-  report.reopenable = by_server && (end_.code == grpc::StatusCode::UNAVAILABLE ||
+  // C6, C11: a Classify that fails ends it, whatever the code.
+  report.reopenable = by_server && !end_.faulty && (end_.code == grpc::StatusCode::UNAVAILABLE ||
                                     (end_.code == grpc::StatusCode::CANCELLED && !end_.opened) || end_.retryable);
   if (end_.retryable) report.retry_after = end_.retry_after;
-  FollowHere(reopening_->OnStreamEnded(report, now, RandomBits()));
+  const ReopenStep step = reopening_->OnStreamEnded(report, now, RandomBits());
+  // U2, S8: a stream that had opened leaves its token to be taken here, since the first opening of a gap takes none.
+  if (end_.opened && end_.retryable && reopening_->attempts() > 0) state_->budget().OnRetryable();
+  FollowHere(step);
 }
 
 void SubscriptionCore::FollowHere(ReopenStep step) noexcept {

@@ -225,6 +225,19 @@ TEST_CASE("S2: an opening that a server answered is not retried though Classify 
   CHECK(client.budget_tokens() == 99);
 }
 
+TEST_CASE("U2: a stream that had opened takes a token where Classify calls its end one to retry, though nothing is retried") {
+  EchoServer server;
+  Client client = MakeClient(server.address());
+  EchoRequest request = EndWith(8, 1);
+  (*request.mutable_trailers())["grpc-retry-pushback-ms"] = "0";
+  const Ended ended = Down(client, request);
+  CHECK(ended.opened);
+  CHECK(ended.attempts == 1);
+  CHECK(client.budget_tokens() == 99);
+  Down(client, EndWith(14, 1));
+  CHECK(client.budget_tokens() == doctest::Approx(99.1));
+}
+
 TEST_CASE("S2: the first write is held and made again with each attempt, until a server is there") {
   EchoServer server;
   auto router = *testing::Router::Create();  // Without targets: every connection is reset.

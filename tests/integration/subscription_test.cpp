@@ -329,6 +329,135 @@ TEST_CASE("S8: while it is paused nothing is delivered; what waits is delivered 
   for (std::size_t i = 1; i < sequence.size(); ++i) CHECK((sequence[i] == sequence[i - 1] + 1 || sequence[i] == 0));
 }
 
+TEST_CASE("S8: a Resume in on_end, or after it, hands over no message that waited when it was cancelled") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  std::atomic<bool> ended{false};
+  std::atomic<int> late{0};
+  Watch watch;
+  Subscription subscription;
+  std::atomic<bool> assigned{false};
+  watch.on_message = [&](EchoResponse&) {
+    while (!assigned) std::this_thread::yield();
+    subscription.Pause();
+    late += ended;
+  };
+  auto hooks = watch.Hooks();
+  hooks.on_end = [&, on_end = std::move(hooks.on_end)](const CallResult& result) {
+    ended = true;
+    subscription.Resume();
+    std::this_thread::sleep_for(50ms);  // Another callback thread would hand it over meanwhile.
+    on_end(result);
+  };
+  EchoRequest request;
+  request.set_count(2);
+  request.set_delay_ms(-1);
+  subscription = client.Subscribe(kDown, request, std::move(hooks));
+  assigned = true;
+  REQUIRE(watch.heard.WaitFor("message pod"));
+  std::this_thread::sleep_for(20ms);  // The second message comes and waits.
+  subscription.Cancel();
+  REQUIRE(watch.heard.WaitFor("end"));
+  subscription.Pause();
+  subscription.Resume();
+  CHECK(client.CloseAndWait(std::chrono::steady_clock::now() + 30s));
+  CHECK(late == 0);
+  CHECK(watch.heard.Count("message pod") == 1);
+  CHECK(watch.heard.all().back() == "end");
+}
+
+TEST_CASE("S8: whoever resumes while another cancels, on_end is the last") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  for (int turn = 0; turn < 100; ++turn) {
+    std::atomic<bool> ended{false};
+    std::atomic<int> late{0};
+    Watch watch;
+    watch.on_message = [&](EchoResponse&) { late += ended; };
+    auto hooks = watch.Hooks();
+    hooks.on_end = [&, on_end = std::move(hooks.on_end)](const CallResult& result) {
+      ended = true;
+      on_end(result);
+    };
+    EchoRequest request;
+    request.set_count(1000);
+    request.set_delay_ms(-1);
+    Subscription subscription = client.Subscribe(kDown, request, std::move(hooks));
+    REQUIRE(watch.heard.WaitFor("message pod"));
+    std::thread resumes([&] {
+      while (watch.heard.Count("end") == 0) {
+        subscription.Pause();
+        std::this_thread::yield();
+        subscription.Resume();
+      }
+    });
+    std::thread cancels([&] { subscription.Cancel(); });
+    if (turn % 2 == 0) server.echo().EndStreams(kShuttingDown);
+    cancels.join();
+    const bool over = watch.heard.WaitFor("end");
+    resumes.join();
+    REQUIRE(over);
+    CHECK(late == 0);
+    CHECK(watch.heard.all().back() == "end");
+  }
+}
+
+TEST_CASE("L10: a detached subscription may have no end in time") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  const auto scope = CallScope::Create(TimePoint::max(), {});
+  Watch watch;
+  SubscriptionOptions options;
+  options.call.parent = scope;
+  options.call.detached = true;
+  options.call.timeout = Duration::max();
+  Subscription subscription = client.Subscribe(kDown, OneThenQuiet(), watch.Hooks(), std::move(options));
+  REQUIRE(watch.heard.WaitFor("message pod"));
+  scope->End(CallScope::Ending::kFinished);
+  subscription.Cancel();
+  REQUIRE(watch.heard.WaitFor("end"));
+  CHECK(watch.result.reason == EndReason::kCancelled);
+}
+
+TEST_CASE("C6, C11: a Classify that fails ends a subscription with INTERNAL, also for an opening that reached nobody") {
+  auto server = std::make_unique<EchoServer>();
+  const std::string nowhere = server->address();
+  server.reset();
+  for (const bool throws : {true, false}) {
+    CAPTURE(throws);
+    Client client = MakeClient({.address = nowhere,
+                                .classify = [throws](std::string_view, const grpc::Status&, const ServerMetadata&) -> Classification {
+                                  if (throws) throw std::runtime_error("broken");
+                                  return {Decision::kRetry, Outcome::kFailure, -1ns};
+                                }});
+    Watch watch;
+    Subscription subscription = client.Subscribe(kDown, OneThenQuiet(), watch.Hooks());
+    REQUIRE(watch.heard.WaitFor("end"));
+    CHECK(watch.result.status.error_code() == grpc::StatusCode::INTERNAL);
+    CHECK(watch.result.reason == EndReason::kStopped);
+    CHECK(watch.heard.all() == Strings{"end"});
+  }
+}
+
+TEST_CASE("U2, S8: the first opening after a stream that delivered takes no token, whatever Classify says of its end; later ones do") {
+  EchoServer server(test::EchoOptions{.headers_at_once = true});
+  for (const int messages : {1, 0}) {
+    CAPTURE(messages);
+    Client client = MakeClient({.address = server.address()});
+    Watch watch;
+    watch.decision = GapDecision::kEnd;
+    EchoRequest request;
+    request.set_count(messages);
+    request.set_code(8);
+    request.set_delay_ms(20);  // The headers come before the end.
+    (*request.mutable_trailers())["grpc-retry-pushback-ms"] = "0";
+    Subscription subscription = client.Subscribe(kDown, request, watch.Hooks());
+    REQUIRE(watch.heard.WaitFor("end"));
+    CHECK(watch.heard.Count("gap " + std::to_string(1 - messages)) == 1);
+    CHECK(client.budget_tokens() == (messages == 1 ? 100 : 99));
+  }
+}
+
 TEST_CASE("S8: pausing and resuming from many threads loses and repeats nothing") {
   EchoServer server;
   Client client = MakeClient({.address = server.address()});

@@ -82,6 +82,39 @@ TEST_CASE("S8: without a message, or cancelled, the end of a stream waits for no
   CHECK_FALSE(held.Cancelled());
 }
 
+TEST_CASE("S8: a cancel drops the message that waits, and a Resume after it posts nothing") {
+  HeldMessage held;
+  held.Pause();
+  CHECK_FALSE(held.Arrived());
+  bool drives = false;
+  SUBCASE("held") { CHECK_FALSE(held.Cancelled()); }
+  SUBCASE("held behind the end of its stream") {
+    CHECK(held.StreamEnded(false));
+    CHECK(held.Cancelled());
+    drives = true;
+  }
+  SUBCASE("the stream ends after the cancel") {
+    CHECK_FALSE(held.StreamEnded(true));
+    drives = true;
+  }
+  SUBCASE("posted") {
+    CHECK(held.Resume());
+    CHECK_FALSE(held.Cancelled());
+    CHECK(held.Begin(true) == OnBegin::kNothing);
+  }
+  SUBCASE("posted behind the end of its stream") {
+    CHECK(held.Resume());
+    CHECK(held.StreamEnded(false));
+    CHECK_FALSE(held.Cancelled());
+    CHECK(held.Begin(true) == OnBegin::kDrive);
+    drives = true;
+  }
+  CHECK_FALSE(held.Resume());
+  // One party drives, and the end of the stream waits for nothing.
+  if (!drives) CHECK_FALSE(held.StreamEnded(true));
+  CHECK_FALSE(held.Cancelled());
+}
+
 TEST_CASE("S8: a stream that ends while its message is being handed over waits for that, cancelled or not") {
   HeldMessage held;
   held.Pause();

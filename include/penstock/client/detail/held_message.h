@@ -5,10 +5,11 @@
 //
 //     none --Arrived (paused)--> held --Resume--> posted --Begin--> delivering --Delivered--> none
 //                                  ^                |
-//                                  +-- Begin (paused again, or cancelled)
+//                                  +-- Begin (paused again)
 //
 // A stream that ends in any state but `none` parks the driving: whoever is told to drive goes on with it. No further message comes
-// before Delivered(), since none is read.
+// before Delivered(), since none is read. A cancel drops a message that waits (held or posted --> none), so that nothing is
+// left for a Resume() to hand over once the subscription has ended.
 
 #include <cstdint>
 #include <utility>
@@ -41,13 +42,13 @@ class HeldMessage {
 
   // The posted delivery runs.
   OnBegin Begin(bool cancelled) noexcept {
-    if (!paused_ && !cancelled) {
-      state_ = State::kDelivering;
-      return OnBegin::kTell;
+    if (cancelled) {
+      state_ = State::kNone;
+      return std::exchange(parked_, false) ? OnBegin::kDrive : OnBegin::kNothing;
     }
-    // The next Resume() posts again.
-    state_ = State::kHeld;
-    return cancelled && std::exchange(parked_, false) ? OnBegin::kDrive : OnBegin::kNothing;
+    // Paused again: the next Resume() posts again.
+    state_ = paused_ ? State::kHeld : State::kDelivering;
+    return paused_ ? OnBegin::kNothing : OnBegin::kTell;
   }
 
   // The message was handed over. True: the caller drives.
@@ -58,12 +59,17 @@ class HeldMessage {
 
   // The stream has ended. True: the driving is parked.
   bool StreamEnded(bool cancelled) noexcept {
-    parked_ = state_ == State::kPosted || state_ == State::kDelivering || (state_ == State::kHeld && !cancelled);
+    if (cancelled && state_ == State::kHeld) state_ = State::kNone;
+    parked_ = state_ != State::kNone;
     return parked_;
   }
 
   // The subscription was cancelled. True: the canceller drives; a delivery that is under way does it otherwise.
-  bool Cancelled() noexcept { return state_ == State::kHeld && std::exchange(parked_, false); }
+  bool Cancelled() noexcept {
+    if (state_ != State::kHeld) return false;
+    state_ = State::kNone;
+    return std::exchange(parked_, false);
+  }
 
  private:
   enum class State : std::uint8_t { kNone, kHeld, kPosted, kDelivering };

@@ -47,8 +47,9 @@ class StreamEvents {
 struct StreamEnd {
   grpc::StatusCode code = grpc::StatusCode::OK;  // The server's or gRPC's, before the client put its own in its place.
   bool opened = false;
-  // What Classify said, where it was asked.
+  // What Classify said, where it was asked; or that it threw or made no sense, and the stream ends with INTERNAL.
   bool retryable = false;
+  bool faulty = false;
   std::optional<Duration> retry_after;
   TimePoint opened_at{};
 };
@@ -67,6 +68,7 @@ class StreamCore : public CallCore {
     std::optional<Write> write;
     bool writes_done = false;
     std::size_t request_bytes = 0;  // Of a server stream.
+    bool subscribed = false;        // It is one of a subscription's.
   };
 
   // Opens the stream. Runs none of the events; they may run on another thread before this returns. The caller's reference
@@ -146,6 +148,7 @@ class StreamCore : public CallCore {
   const Reads reads_;
   StreamEvents* events_ = nullptr;
   bool status_armed_ = false;
+  bool subscribed_ = false;
   StreamEnd end_;
   StatusTimer status_timer_;
 
