@@ -60,5 +60,27 @@ TEST_CASE("V3: nor does a headless name that still lists it") {
   LeaveWhileNamed({.make_pod = EchoPods({.grace_ms = 15'000}), .pods = 2, .headless = true}, 15s);
 }
 
+// What cannot be had without another pod is bounded at least: whoever is told to go away comes back to the same one.
+TEST_CASE("V3: the only replica leaves in its grace, and its clients find the next one") {
+  auto service = MakeService({.make_pod = EchoPods({.grace_ms = 3'000}), .pods = 1});
+  Client client = ClientOf(*service);
+  Load load(client, 16);
+  REQUIRE(Answers(load, 100));
+  const auto began = Steady::now();
+  service->pod(0).Shutdown();
+  service->pod(0).Wait();
+  const auto took = Steady::now() - began;
+  CHECK(took < 3s + 1s + (FullRun() ? 0s : 20s));
+  service->Drain(0);
+  const std::uint64_t lost_with_it = load.failed();
+  CHECK(Eventually([&] { return client.circuit_state() == CircuitState::kOpen; }));
+  REQUIRE(service->Start().ok());
+  CHECK(Answers(load, 100));
+  CHECK(Eventually([&] { return client.circuit_state() == CircuitState::kClosed; }));
+  load.Stop();
+  MESSAGE(std::string("gone after ") << Seconds(took) << " s; " << load.answered() << " answered, " << lost_with_it
+                                     << " failed until it was gone, " << load.failed() << " in all");
+}
+
 }  // namespace
 }  // namespace penstock::test
