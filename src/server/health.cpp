@@ -17,8 +17,11 @@ namespace {
 constexpr Duration kCheckFor = std::chrono::seconds(10);
 constexpr Duration kCheckAgain = std::chrono::seconds(1);
 
-// Whether the name stands for the whole server.
-bool IsWhole(const std::string& name) { return name.empty() || name == "readiness"; }
+// The whole server has two names; this is the one that is looked up.
+const std::string& OneNameOf(const std::string& name) {
+  static const std::string& whole = *new std::string;
+  return name == "readiness" ? whole : name;
+}
 
 }  // namespace
 
@@ -190,8 +193,9 @@ void HealthState::Stop() noexcept {
   }
 }
 
-bool HealthState::SetServing(const std::string& name, bool serving) {
-  if (!IsWhole(name) && !services_.contains(name)) return false;
+bool HealthState::SetServing(const std::string& service, bool serving) {
+  const std::string& name = OneNameOf(service);
+  if (!name.empty() && !services_.contains(name)) return false;
   bool changed = false;
   {
     std::lock_guard lock(mutex_);
@@ -210,7 +214,7 @@ void HealthState::Drain() {
   NotifyAll();
 }
 
-std::optional<bool> HealthState::Serving(const std::string& name) const {
+std::optional<bool> HealthState::Serving(const std::string& service) const {
   // A monitor is asked without the lock held: it is user code.
   const auto all_ready = [](const std::vector<std::shared_ptr<ReadinessMonitor>>& monitors) {
     for (const auto& monitor : monitors) {
@@ -218,13 +222,12 @@ std::optional<bool> HealthState::Serving(const std::string& name) const {
     }
     return true;
   };
-  if (name == "liveness") return true;
-  if (!IsWhole(name) && !services_.contains(name)) return std::nullopt;
+  if (service == "liveness") return true;
+  const std::string& name = OneNameOf(service);
+  if (!name.empty() && !services_.contains(name)) return std::nullopt;
   {
     std::lock_guard lock(mutex_);
-    if (draining_ || not_serving_.contains("") || not_serving_.contains("readiness") || not_serving_.contains(name)) {
-      return false;
-    }
+    if (draining_ || not_serving_.contains("") || not_serving_.contains(name)) return false;
   }
   if (!all_ready(readiness_)) return false;
   const auto own = service_readiness_.find(name);

@@ -30,14 +30,15 @@ class HealthState : public std::enable_shared_from_this<HealthState> {
   // Has the monitors find out, again and again until they are ready.
   void Start();
 
-  bool SetServing(const std::string& name, bool serving);
+  // "" and "readiness" are one.
+  bool SetServing(const std::string& service, bool serving);
   // Everything but liveness is NOT_SERVING from now on.
   void Drain();
   // No more checks of monitors.
   void Stop() noexcept;
 
   // Nothing for a name that is not known.
-  std::optional<bool> Serving(const std::string& name) const;
+  std::optional<bool> Serving(const std::string& service) const;
 
   void Add(HealthWatcher& watcher);
   void Remove(HealthWatcher& watcher);
@@ -57,7 +58,7 @@ class HealthState : public std::enable_shared_from_this<HealthState> {
   mutable std::mutex mutex_;
   bool draining_ = false;
   bool stopped_ = false;
-  std::set<std::string> not_serving_;
+  std::set<std::string> not_serving_;  // services, and "" for the whole server
   std::set<HealthWatcher*> watchers_;
   std::set<Retry*> retries_;
 };

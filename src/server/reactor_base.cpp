@@ -43,9 +43,9 @@ bool ReactorBase::Finish(grpc::Status status) {
 CallHold ReactorBase::Hold() noexcept { return CallHold(Enter(0, 0) ? this : nullptr); }
 
 void ReactorBase::Begin() noexcept {
-  const bool leaving = call_ != nullptr && !call_->core_.registry().Add(*this);
-  if (leaving && is_stream()) {
-    Finish(StoppingStatus());
+  if (call_ != nullptr && !call_->core_.registry().Add(*this)) {
+    // Too late for the registry: told here, as the others were. One that its constructor has finished has nothing to be told.
+    if (Enter(0, 0)) ShutDownHeld();
     return;
   }
   if (is_stream() && Enter(kHeaders, kHeaders)) {

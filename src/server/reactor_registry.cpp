@@ -37,9 +37,4 @@ void ReactorRegistry::ShutDownAll() noexcept {
   for (ReactorBase* reactor : held) reactor->ShutDownHeld();
 }
 
-std::size_t ReactorRegistry::size() const noexcept {
-  std::lock_guard lock(mutex_);
-  return size_;
-}
-
 }  // namespace penstock::inline v0::detail

@@ -16,14 +16,12 @@ class ReactorRegistry {
   // As its OnDone begins.
   void Remove(ReactorBase& reactor) noexcept;
 
-  // Tells each reactor once (OnShutdown; then a stream is finished with UNAVAILABLE), on this thread, and has later ones be
-  // refused. On a gRPC thread: it runs user code.
+  // Tells each reactor once (OnShutdown; then a stream is finished with UNAVAILABLE), on this thread; later ones are refused
+  // by Add(), and told as they open. On a gRPC thread: it runs user code.
   void ShutDownAll() noexcept;
 
-  std::size_t size() const noexcept;
-
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   bool shut_down_ = false;
   std::size_t size_ = 0;
   ReactorBase* first_ = nullptr;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <typeinfo>
+#include <utility>
 
 #include "penstock/server/detail/guard.h"
 #include "runtime/inbound_deadline.h"
@@ -109,9 +110,11 @@ grpc::Status Conclude(ServerCall* call, grpc::Status status) noexcept {
   std::size_t trailers = 0;
   {
     std::lock_guard lock(call->mutex_);
-    call->concluded_ = true;
     trailers = call->trailer_bytes_;
-    for (const auto& [key, value] : call->trailers_) call->AddTrailingMetadata(key, value);
+    // A reactor that finishes in its constructor and then throws is concluded twice.
+    if (!std::exchange(call->concluded_, true)) {
+      for (const auto& [key, value] : call->trailers_) call->AddTrailingMetadata(key, value);
+    }
   }
   if (!status.error_details().empty() && trailers + TrailerSize(kDetailsKey, status.error_details()) > kMostTrailers) {
     Log(LogSeverity::kWarning, "{}: the status details ({} bytes) are dropped, since clients drop a connection whose trailers are too long",
@@ -136,9 +139,18 @@ grpc::Status Overloaded(grpc::CallbackServerContext* context, const char* why) n
 }
 
 void ReplyReactor::FinishWith(grpc::Status status) noexcept {
-  if ((state_.fetch_or(kFinished, std::memory_order_acq_rel) & kFinished) != 0) return;
+  // acquire: with kFailed, failure_ is there.
+  const std::uint32_t before = state_.fetch_or(kFinished, std::memory_order_acq_rel);
+  if ((before & kFinished) != 0) return;
+  if ((before & kFailed) != 0) status = std::move(failure_);
   EndScope(call_, CallScope::Ending::kFinished);
   Finish(Conclude(call_, std::move(status)));
+}
+
+void ReplyReactor::Fail(grpc::Status status) noexcept {
+  failure_ = std::move(status);
+  state_.fetch_or(kFailed, std::memory_order_acq_rel);  // release: publishes failure_ to who finishes
+  EndScope(call_, CallScope::Ending::kFinished);
 }
 
 void ReplyReactor::Release() noexcept {

@@ -25,8 +25,8 @@ namespace penstock::inline v0::detail {
 
 grpc::Status StoppingStatus() { return {grpc::StatusCode::UNAVAILABLE, "server is shutting down"}; }
 
-MethodState::MethodState(std::string method_path, MethodKind method_kind)
-    : path(std::move(method_path)), kind(method_kind), exempt(path.starts_with(kHealthPrefix)) {}
+MethodState::MethodState(std::string method_path)
+    : path(std::move(method_path)), exempt(path.starts_with(kHealthPrefix)) {}
 
 MethodState::Share& MethodState::Mine(MethodState& method) noexcept {
   static constinit std::atomic<std::size_t> next{0};
@@ -122,14 +122,14 @@ MethodKind KindOf(grpc::experimental::ServerRpcInfo::Type type) noexcept {
 
 // --- calls -----------------------------------------------------------------------------------------------------------
 
-MethodState& ServerCore::MethodOf(const char* path, MethodKind kind) noexcept {
+MethodState& ServerCore::MethodOf(const char* path) noexcept {
   std::atomic<const CachedMethod*>& slot = method_cache_[(reinterpret_cast<std::uintptr_t>(path) >> 3) % kCacheSize];
   const CachedMethod* cached = slot.load(std::memory_order_acquire);  // pairs with the release below
   if (cached != nullptr && cached->key == path) return *cached->method;
   std::lock_guard lock(methods_mutex_);
   auto found = methods_.find(std::string_view(path));
   if (found == methods_.end()) {
-    found = methods_.emplace(std::string(path), std::make_unique<MethodState>(path, kind)).first;
+    found = methods_.emplace(std::string(path), std::make_unique<MethodState>(path)).first;
   }
   // gRPC's copy of a method's path lives as long as its service; the number of methods bounds the entries, but for two
   // methods that share a slot: those are looked up each time.
@@ -139,7 +139,7 @@ MethodState& ServerCore::MethodOf(const char* path, MethodKind kind) noexcept {
 
 void ServerCore::Arrived(ServerCall& call, const grpc::experimental::ServerRpcInfo& info) noexcept {
   call.kind_ = KindOf(info.type());
-  call.method_ = &MethodOf(info.method(), call.kind_);
+  call.method_ = &MethodOf(info.method());
   MethodState::Mine(*call.method_).started.fetch_add(1, std::memory_order_relaxed);
   if (!observed_) return;
   call.arrived_ = settings_.time->clock().Now();

@@ -43,7 +43,7 @@ struct MethodState {
     std::array<std::atomic<std::uint64_t>, kCodes> ended{};
   };
 
-  MethodState(std::string method_path, MethodKind method_kind);
+  explicit MethodState(std::string method_path);
 
   static Share& Mine(MethodState& method) noexcept;
   // Never less than what is in flight.
@@ -52,7 +52,6 @@ struct MethodState {
   std::uint64_t Unanswered() const noexcept;
 
   const std::string path;
-  const MethodKind kind;
   // Health: neither refused nor counted against a cap.
   const bool exempt;
   std::atomic<bool> guarded{false};  // Handle() or Start() was seen to serve it
@@ -109,7 +108,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   std::optional<Error> ListenForHealth();
   // What lets this core see every call of the server that is built.
   void SeeCallsOf(grpc::ServerBuilder& builder);
-  MethodState& MethodOf(const char* path, MethodKind kind) noexcept;
+  MethodState& MethodOf(const char* path) noexcept;
   using CountOf = std::uint64_t (MethodState::*)() const noexcept;
   // Over all methods; and which they are.
   std::uint64_t Sum(CountOf count) const noexcept;

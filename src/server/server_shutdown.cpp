@@ -148,7 +148,6 @@ void ServerCore::Act(const ShutdownActions& actions) {
   }
   if (actions.start_grace) {
     leaving_since_ = RealNow();
-    started_then_ = Started();
     StartTimer(grace_timer_, settings_.grace, kExpired);
   }
   if (actions.stop_listening) StopListening();

@@ -64,6 +64,27 @@ TEST_CASE("V1: a server answers calls of all four kinds and counts them") {
   CHECK(kinds == std::vector<MethodKind>{MethodKind::kUnary, MethodKind::kServerStream, MethodKind::kClientStream, MethodKind::kBidi});
 }
 
+// Ends twice.
+class FinishesAndThrows final : public ServerBidiReactor<EchoRequest, EchoResponse> {
+ public:
+  FinishesAndThrows() {
+    call()->AddTrailer("told", "once");
+    Finish(grpc::Status::OK);
+    throw grpc::Status(grpc::StatusCode::ABORTED, "after all");
+  }
+};
+
+TEST_CASE("V6: a reactor that finishes in its constructor and then throws ends its call with the exception, its trailers sent once") {
+  GuardedEcho echo;
+  echo.on_bidi = [](auto* context) { return GuardedEcho::StartIn<FinishesAndThrows>(context); };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  CHECK(stub->Bidi(&context)->Finish().error_code() == grpc::StatusCode::ABORTED);
+  CHECK(context.GetServerTrailingMetadata().count("told") == 1);
+}
+
 TEST_CASE("V1, V3: a server that nobody is connected to stops at once, with exit code 0") {
   GuardedEcho echo;
   auto server = MakeServer(LocalSettings(), {&echo});

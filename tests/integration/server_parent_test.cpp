@@ -168,6 +168,66 @@ TEST_CASE("L10: a call of a handler that has returned its status ends with it, a
   CHECK_FALSE(detached.ended());
 }
 
+TEST_CASE("V6: a handler that throws after it has handed its reply on ends its call only when the reply is let go of, with INTERNAL") {
+  LogKeeper log;
+  GuardedEcho echo;
+  std::atomic<bool> returned{false};  // to the client
+  std::atomic<bool> let_go{false};
+  std::thread holder;
+  bool finishes = false;
+  echo.on_repeatable = [&](auto*, const auto&, auto* response, Reply reply) {
+    holder = std::thread([&, response, reply = std::move(reply)]() mutable {
+      CHECK(Eventually([&] { return log.Has("the handler threw"); }));
+      // Long enough to be seen, were the call ended at the exception.
+      Eventually([&] { return returned.load(); }, 200ms);
+      response->set_text(std::string(100'000, 'x'));
+      let_go = true;
+      if (finishes) reply.Finish(grpc::Status::OK);
+    });
+    throw std::runtime_error("after all");
+  };
+  SUBCASE("finished") { finishes = true; }
+  SUBCASE("dropped") {}
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  EchoResponse response;
+  const grpc::Status status = stub->Repeatable(&context, EchoRequest(), &response);
+  CHECK(let_go);
+  returned = true;
+  CHECK(status.error_code() == grpc::StatusCode::INTERNAL);
+  CHECK(status.error_message() == "the handler failed");
+  CHECK(server->counts().exceptions == 1);
+  holder.join();
+}
+
+TEST_CASE("V6, L10: the calls that a throwing handler has made for its call end at once, and so does a call whose reply they hold") {
+  Leaf leaf;
+  GuardedEcho echo;
+  Ending ending;
+  echo.on_repeatable = [&](auto* context, const auto&, auto*, Reply reply) {
+    leaf.client().Call(kRepeatable, {}, {.parent = context},
+                       [done = ending.Completion(), kept = std::make_shared<Reply>(std::move(reply))](
+                           const CallResult& result, EchoResponse& response) {
+                         kept->Finish(result.status);
+                         done(result, response);
+                       });
+    throw grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "after all");
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  EchoResponse response;
+  const auto began = std::chrono::steady_clock::now();
+  const grpc::Status status = stub->Repeatable(&context, EchoRequest(), &response);
+  CHECK(std::chrono::steady_clock::now() - began < 5s);  // the leaf answers never, and the child's timeout is 10 s
+  CHECK(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+  CHECK(status.error_message() == "after all");
+  CHECK(ending.Wait().status.error_code() == grpc::StatusCode::CANCELLED);
+}
+
 TEST_CASE("G3, L10: a grpc-timeout beyond the clock, or that is none, is no deadline, to the handler and to what it calls") {
   GuardedEcho leaf;
   std::atomic<std::int64_t> left_at_leaf{0};

@@ -51,6 +51,50 @@ TEST_CASE("V5: a full pool refuses with a pushback, and other calls are answered
   CHECK(Eventually([&] { return pool.pending() == 0; }));
 }
 
+// Throws at the n-th copy.
+struct ThrowsAtCopy {
+  explicit ThrowsAtCopy(int at) : left(std::make_shared<int>(at)) {}
+  ThrowsAtCopy(const ThrowsAtCopy& other) : left(other.left) {
+    if (--*left == 0) throw std::bad_alloc();
+  }
+  std::shared_ptr<int> left;
+};
+
+TEST_CASE("V6: work that cannot be given to the pool ends its call with INTERNAL and leaves nothing behind") {
+  LogKeeper log;
+  GuardedEcho echo;
+  WorkPool pool({.threads = 1});
+  std::atomic<int> at{0};
+  std::atomic<int> ran{0};
+  echo.on_idempotent = [&](auto* context, auto*, auto*) {
+    return GuardedEcho::HandleOnIn(pool, context, [&ran, throws = ThrowsAtCopy(at)] {
+      ++ran;
+      return grpc::Status::OK;
+    });
+  };
+  auto server = MakeServer(LocalSettings(), {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  int thrown = 0;
+  // The first copy is the caller's own: it makes HandleOn's argument.
+  for (at = 2; ran == 0 && at < 20; ++at) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    EchoResponse response;
+    const grpc::Status status = stub->Idempotent(&context, EchoRequest(), &response);
+    if (ran == 0) {
+      ++thrown;
+      CHECK(status.error_code() == grpc::StatusCode::INTERNAL);
+    } else {
+      CHECK(status.ok());
+    }
+  }
+  CHECK(thrown > 0);
+  CHECK(ran == 1);
+  CHECK(server->counts().exceptions == static_cast<std::uint64_t>(thrown));
+  server->Shutdown();
+  CHECK(server->Wait() == 0);
+}
+
 // How long each of 20 health checks takes while 64 handlers sleep for 2 s on a pool, at most, in milliseconds.
 double WorstHealthCheckBesideSleepers() {
   GuardedEcho echo;

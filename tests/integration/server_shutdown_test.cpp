@@ -296,6 +296,49 @@ TEST_CASE("V3, V5, V10: a handler that ignores shutdown and cancellation is told
   CHECK(Eventually([&] { return echo.streams.done == 1; }));
 }
 
+// A long poll: answers when it hears of the shutdown.
+class LongPoll final : public ServerUnaryReactor {
+ private:
+  void OnShutdown() override { Finish(grpc::Status::OK); }
+};
+
+TEST_CASE("V3, V5: a reactor that opens after the others were told of the shutdown is told as it opens, unary ones too") {
+  GuardedEcho echo;
+  Replies replies;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) { replies.Keep(std::move(reply)); };
+  echo.on_idempotent = [](auto* context, auto*, auto*) { return GuardedEcho::StartIn<LongPoll>(context); };
+  auto settings = LocalSettings();
+  settings.grace = 25s;
+  settings.handshake_window = 0s;
+  auto server = MakeServer(settings, {&echo});
+  PendingCall slow(AddressOf(*server));  // keeps the server up
+  REQUIRE(Eventually([&] { return replies.size() == 1; }));
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext stream_context;
+  SetLimit(stream_context);
+  EchoResponse response;
+  auto stream = stub->Down(&stream_context, EchoRequest());
+  REQUIRE(Eventually([&] { return echo.streams.opened == 1; }));
+  server->Shutdown();
+  CHECK(stream->Finish().error_message() == "server is shutting down");  // the others are told
+
+  // Whoever connects now is served until its GOAWAY comes, at the next tick.
+  auto late = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 10s);
+  context.set_wait_for_ready(true);
+  CHECK(late->Idempotent(&context, EchoRequest(), &response).ok());
+  grpc::ClientContext late_context;
+  late_context.set_deadline(std::chrono::system_clock::now() + 10s);
+  late_context.set_wait_for_ready(true);
+  const grpc::Status ended = late->Down(&late_context, EchoRequest())->Finish();
+  CHECK(ended.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(ended.error_message() == "server is shutting down");
+  CHECK(echo.streams.shut_down == 2);
+  replies.FinishAll(grpc::Status::OK);
+  CHECK(server->Wait() == 0);
+}
+
 TEST_CASE("X1: the grace runs by the server's time") {
   GuardedEcho echo;
   Replies replies;

@@ -41,5 +41,22 @@ TEST_CASE("V8: a monitor's next check may fire while the server stops") {
   }
 }
 
+TEST_CASE("V8: the empty name and `readiness` are one, whichever says so and whichever is asked") {
+  HealthState state(std::make_shared<testing::ManualTime>(), {"ledger.v1.Ledger"}, {}, {});
+  for (const char* said : {"", "readiness"}) {
+    for (const char* taken_back : {"", "readiness"}) {
+      CHECK(state.SetServing(said, false));
+      for (const char* asked : {"", "readiness", "ledger.v1.Ledger"}) CHECK(state.Serving(asked) == false);
+      CHECK(state.Serving("liveness") == true);
+      CHECK(state.SetServing(taken_back, true));
+      for (const char* asked : {"", "readiness", "ledger.v1.Ledger"}) CHECK(state.Serving(asked) == true);
+    }
+  }
+  CHECK(state.SetServing("ledger.v1.Ledger", false));
+  CHECK(state.Serving("readiness") == true);
+  CHECK(state.Serving("ledger.v1.Ledger") == false);
+  CHECK_FALSE(state.SetServing("ledger.v1.Leger", false));
+}
+
 }  // namespace
 }  // namespace penstock::detail

@@ -82,8 +82,8 @@ class Server {
   ServerState state() const noexcept;
   ServerCounts counts() const;
 
-  // What health says of a service (by full name), or of the whole server for "". Both begin as true; readiness monitors and
-  // a shutdown only take away. False, and nothing is done, for a name that is no service of this server: a misspelt one.
+  // What health says of a service (by full name), or of the whole server for "" or "readiness", which are one. Both begin as
+  // true; readiness monitors and a shutdown only take away. False, and nothing is done, for a name that is no service of this server: a misspelt one.
   bool SetServing(const std::string& service, bool serving);
 
  private:

@@ -21,7 +21,8 @@
 // Ownership: a service outlives the servers it is given to. Requests and responses are gRPC's and live until the call is
 // finished.
 // Time: none.
-// Errors: an exception ends the call with INTERNAL and no text; a thrown grpc::Status ends it with that status. A method
+// Errors: an exception ends the call with INTERNAL and no text; a thrown grpc::Status ends it with that status; where the
+// handler has handed its Reply on, once that is let go of. A method
 // that returns neither Handle() nor Start() is served unguarded, and named in the log once.
 
 #include <grpcpp/impl/service_type.h>
@@ -42,7 +43,9 @@
 namespace penstock::inline v0 {
 
 // The answer of a unary call that is finished later, wherever that is. Exactly one Finish(); a reply that is dropped
-// without one ends the call with INTERNAL.
+// without one ends the call with INTERNAL. Until then the request and the response are there, also where the handler throws
+// after it has handed the reply on: then the call ends with the exception's status once the reply is finished or dropped, and
+// the calls that were made on its behalf end at once.
 class Reply {
  public:
   explicit Reply(detail::ReplyReactor* reactor) noexcept : reactor_(reactor) {}
@@ -112,13 +115,16 @@ class AnyService {
     // Not the default reactor: the handler may wait for a call of its own, which is to hear of the cancellation.
     auto* reactor = new detail::ReplyReactor(context);
     reactor->Run([&](detail::ReplyReactor* self) {
-      const bool taken = pool.Submit([call, self, function = std::move(function)]() mutable {
-        self->FinishWith(detail::RunGuarded(call, function));
-        self->Release();
-      });
-      if (taken) return;
-      self->FinishWith(detail::Overloaded(context, "every worker is busy and the queue is full"));
-      self->Release();
+      bool taken = false;
+      try {
+        taken = pool.Submit([call, self, function = std::move(function)]() mutable {
+          Reply(self).Finish(detail::RunGuarded(call, function));
+        });
+      } catch (...) {
+        self->Release();  // nobody will run it
+        throw;
+      }
+      if (!taken) Reply(self).Finish(detail::Overloaded(context, "every worker is busy and the queue is full"));
     });
     return reactor;
   }

@@ -52,13 +52,20 @@ class FinishedReactor final : public GrpcReactor {
 grpc::Status Overloaded(grpc::CallbackServerContext* context, const char* why) noexcept;
 
 // A unary call whose handler finishes later. Three hold it: the Reply, the handler while it runs, and gRPC until OnDone.
+//
+// gRPC frees the request and the response once the call is finished, so that only who holds the Reply may finish it: an
+// exception of a handler that has handed its Reply on only says with what.
 class ReplyReactor final : public grpc::ServerUnaryReactor {
  public:
   explicit ReplyReactor(grpc::CallbackServerContext* context) noexcept
       : context_(context), call_(ServerCall::Of(context)) {}
 
-  // Counts once; the Reply must be let go of too.
+  // By who holds the Reply; counts once, and the Reply must be let go of too. After Fail() the status is Fail()'s.
   void FinishWith(grpc::Status status) noexcept;
+
+  // The handler threw. Whatever finishes the call finishes it with this, unless it is finished already; the calls that were
+  // made on its behalf end now.
+  void Fail(grpc::Status status) noexcept;
   bool cancelled() const noexcept { return context_->IsCancelled(); }
 
   // By the Reply and by the handler's frame, once each. The last of the two finishes a call that nobody finished.
@@ -71,7 +78,7 @@ class ReplyReactor final : public grpc::ServerUnaryReactor {
       UserCodeScope in_user_code;
       function(this);
     } catch (...) {
-      FinishWith(StatusOfException(call_, "the handler"));
+      Fail(StatusOfException(call_, "the handler"));
     }
     Release();
   }
@@ -83,8 +90,11 @@ class ReplyReactor final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext* context_;
   ServerCall* call_;
   static constexpr std::uint32_t kFinished = 1u << 8;
+  static constexpr std::uint32_t kFailed = 1u << 9;
 
-  // The number of holders, and whether it was finished, in one word.
+  grpc::Status failure_;  // published by kFailed
+
+  // The number of holders, whether it was finished, and whether the handler threw, in one word.
   std::atomic<std::uint32_t> state_{3};
 };
 

@@ -73,8 +73,9 @@ class ReactorBase {
   // call is its own to finish.
   virtual void OnCancelled() {}
 
-  // The server is going to stop. A stream is finished with UNAVAILABLE once this has returned, unless it finished itself in
-  // here; a last write started in here still goes out. A unary call goes on, and should come to its end.
+  // The server is going to stop; of a reactor that opens after the others were told, as it opens. A stream is finished with
+  // UNAVAILABLE once this has returned, unless it finished itself in here; a last write started in here still goes out. A unary
+  // call goes on, and should come to its end.
   virtual void OnShutdown() {}
 
   // Everything is over. The reactor is deleted once this has returned.
@@ -128,7 +129,7 @@ class ReactorBase {
   // Registers it and, for a stream, sends the headers: a client takes a stream without headers for one that never opened.
   void Begin() noexcept;
 
-  // By the registry, with a hold that this lets go of.
+  // By the registry, or in its place by Begin(); with a hold that this lets go of.
   void ShutDownHeld() noexcept;
 
   grpc::CallbackServerContext* context_;
