@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "example/series.h"
+#include "example/wallet_rollout.h"
 #include "support/postgres.h"
 
 namespace penstock::test {
@@ -24,6 +25,11 @@ TEST_CASE("S7, V4: in 50 rollouts of the ledger none of 8 and none of 64 watches
       RollOut(setting, watches, 50, hold);
     }
   }
+}
+
+TEST_CASE("S7, S8, V3: in 500 rollouts of the wallet no app's watch ends otherwise than with the server, nor does a subscription") {
+  RollOutTheWallet(8, 300);
+  RollOutTheWallet(64, 200);
 }
 
 TEST_CASE("C10: ledger and wallet are killed 200 times under load, and the money adds up, on SQLite") {

@@ -65,7 +65,8 @@ class BalanceRelay final : public penstock::ServerWriteReactor<::wallet::v1::Bal
   BalanceRelay(penstock::Client& ledger, const std::string& account, std::chrono::milliseconds give_up_after) {
     ::ledger::v1::WatchAccountRequest watch;
     watch.set_id(account);
-    // The subscription's end lets go of this hold, so this object outlives every hook.
+    // The subscription hangs on this call's scope, and ends with it: when the app goes, and when this server does. Its end lets go
+    // of the hold, so this object outlives every hook.
     auto hold = std::make_shared<penstock::CallHold>(Hold());
     watch_ = ledger.Subscribe(PENSTOCK_METHOD(Ledger, WatchAccount), std::move(watch),
                               {.on_message = [this](const ::ledger::v1::Account& changed) { Relay(changed); },
@@ -97,9 +98,6 @@ class BalanceRelay final : public penstock::ServerWriteReactor<::wallet::v1::Bal
     message_ = newest_;
     writing_ = StartWrite(&message_);  // false when the stream is ending
   }
-
-  void OnCancelled() override { watch_.Cancel(); }
-  void OnShutdown() override { watch_.Cancel(); }
 
   std::int64_t seen_version_ = 0;  // of the subscription's hooks, which run one at a time
   std::mutex mutex_;
