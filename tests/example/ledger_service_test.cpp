@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -120,6 +121,36 @@ TEST_CASE("ledger: a transfer that makes no sense is refused, and the store's an
   CHECK(lab.Transfer("k", "alice", "bob", 6).error_code() == grpc::StatusCode::ALREADY_EXISTS);
   CHECK(lab.Transfer("l", "alice", "bob", 96).error_code() == grpc::StatusCode::FAILED_PRECONDITION);
   CHECK(lab.Transfer("m", "alice", "carol", 1).error_code() == grpc::StatusCode::NOT_FOUND);
+  lab.store->CreateAccount("rich", std::numeric_limits<std::int64_t>::max());
+  CHECK(lab.Transfer("n", "alice", "rich", 1).error_code() == grpc::StatusCode::OUT_OF_RANGE);
+}
+
+TEST_CASE("ledger: a name with a NUL in it is refused wherever it stands, since PostgreSQL would take it for another") {
+  SqliteLab lab;
+  const std::string nul("k\0", 2);
+  CHECK(lab.Transfer(nul, "alice", "bob", 1).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(lab.Transfer("k", std::string("alice\0", 6), "bob", 1).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(lab.Transfer("k", "alice", std::string("bob\0x", 5), 1).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  const auto limited = [] {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(std::chrono::system_clock::now() + 30s);
+    return context;
+  };
+  Account account;
+  ::ledger::v1::GetAccountRequest get;
+  get.set_id(std::string("alice\0", 6));
+  CHECK(lab.stub().GetAccount(limited().get(), get, &account).error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  ::ledger::v1::WatchAccountRequest watch;
+  watch.set_id(get.id());
+  const auto watch_context = limited();
+  CHECK(lab.stub().WatchAccount(watch_context.get(), watch)->Finish().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  ::ledger::v1::ReconcileRequest ask;
+  ask.mutable_expected()->set_id(get.id());
+  const auto reconcile_context = limited();
+  const auto reconcile = lab.stub().Reconcile(reconcile_context.get());
+  CHECK(reconcile->Write(ask));
+  CHECK(reconcile->Finish().error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(lab.Transfer("k", "alice", "bob", 1).ok());  // the key is free
 }
 
 TEST_CASE("ledger: Reconcile answers each question in turn, also about an account that there is none of, and ends with its caller") {

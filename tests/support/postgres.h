@@ -54,6 +54,8 @@ class Postgres {
     std::system((as_user_ + (programs_ / "pg_ctl").string() + " -D " + data() + " -w -m " + mode + " stop >/dev/null 2>&1").c_str());
   }
 
+  // Where its socket stands.
+  std::string folder() const { return folder_.string(); }
   std::string connection() const { return "host=" + folder_.string() + " user=ledger dbname=postgres"; }
 
  private:

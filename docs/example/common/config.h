@@ -6,9 +6,10 @@
 // container that is configured wrongly says all of it in its first log.
 //
 //     Config config("ledger", "LEDGER_", "keeps accounts");
-//     const std::string address = config.Text("address", "where to listen", ":9090");
-//     const auto drain = config.Milliseconds("drain-ms", "how long to drain", 5000, 0, 600000);
+//     const auto address = config.Text("address", "where to listen", ":9090");
+//     const auto drain = config.Number("drain-ms", "how long to drain", 5000, 0, 600'000);
 //     if (const auto exit_code = config.Parse(argc, argv)) return *exit_code;
+//     Serve(*address, std::chrono::milliseconds(*drain));
 //
 // The variable of --drain-ms is LEDGER_DRAIN_MS. What the getters give is filled in by Parse(), so keep the Value objects.
 

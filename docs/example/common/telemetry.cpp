@@ -18,6 +18,7 @@
 #include <opentelemetry/sdk/trace/batch_span_processor_options.h>
 #include <opentelemetry/sdk/trace/tracer_provider.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -120,10 +121,15 @@ struct Telemetry::Pipeline {
                                                    .logger = shared_ptr<opentelemetry::logs::LoggerProvider>(logger)});
   }
   ~Pipeline() {
-    meter->ForceFlush(kLastWords);  // else what was counted since the last export is lost
-    tracer->Shutdown(kLastWords);
-    meter->Shutdown(kLastWords);
-    logger->Shutdown(kLastWords);
+    const auto until = std::chrono::steady_clock::now() + kLastWords;
+    const auto left = [&] {
+      const auto time = std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
+      return std::max(time, milliseconds(1));  // to OpenTelemetry 0 is without end
+    };
+    meter->ForceFlush(left());  // else what was counted since the last export is lost
+    tracer->Shutdown(left());
+    meter->Shutdown(left());
+    logger->Shutdown(left());
   }
 
   std::ofstream traces_file;

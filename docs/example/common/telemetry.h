@@ -10,7 +10,8 @@
 //
 // Threads: every member may be called from any thread; what is recorded is written by threads of OpenTelemetry's.
 // Ownership: make it before the clients and servers that it observes, so that the last export has all of them.
-// Time: metrics are exported once a second; the destructor exports what is left, for two seconds at most.
+// Time: metrics are exported once a second; the destructor exports what is left, in two seconds, and the second beyond them that
+// an export which has begun may take.
 // Errors: a collector that cannot be reached costs what it would have got, and nothing else.
 
 #include <memory>

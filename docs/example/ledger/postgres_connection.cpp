@@ -44,6 +44,10 @@ void PostgresConnection::Drop(const std::string& why) {
   }
 }
 
+void PostgresConnection::Reconnect() {
+  if (state_ != State::kClosed && state_ != State::kWaiting) Drop("begun anew");
+}
+
 void PostgresConnection::Close() {
   if (state_ == State::kClosed) return;
   Drop("the store is closing");

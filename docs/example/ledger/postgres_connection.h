@@ -55,6 +55,9 @@ class PostgresConnection {
   // Only while idle().
   void Run(PostgresQuery query);
 
+  // Begins anew, after the pause. From a query's `done` too.
+  void Reconnect();
+
   // Ends a query that runs with kUnavailable.
   void Close();
 

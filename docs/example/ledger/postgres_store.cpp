@@ -41,6 +41,8 @@ BEGIN
     outcome := CASE WHEN known.source = source_id AND known.target = target_id AND known.amount = moved THEN 'repeated' ELSE 'reused' END;
   ELSIF source_row.balance < moved THEN
     outcome := 'insufficient';
+  ELSIF target_row.balance > 9223372036854775807 - moved THEN
+    outcome := 'too much';
   ELSE
     INSERT INTO transfer (key, source, target, amount) VALUES (wanted_key, source_id, target_id, moved) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
@@ -112,6 +114,7 @@ class PostgresStore final : public Store {
               if (outcome == "insufficient") {
                 return done(StoreError{StoreProblem::kInsufficientFunds, order.from + " has " + PQgetvalue(rows, 0, 1)});
               }
+              if (outcome == "too much") return done(StoreError{StoreProblem::kTooMuch, order.to + " cannot hold so much"});
               if (outcome != "moved" && outcome != "repeated") return done(StoreError{StoreProblem::kNotFound, outcome});
               done(Transferred{{order.from, Number(rows, 1), Number(rows, 2)}, {order.to, Number(rows, 3), Number(rows, 4)}, outcome == "repeated"});
             });
@@ -148,12 +151,15 @@ class PostgresStore final : public Store {
     connections_.push_back(std::make_unique<PostgresConnection>(&loop_, settings_.connection, settings_.reconnect, std::move(events)));
   }
 
-  // After each (re)connect: what changed meanwhile is not known.
+  // After each (re)connect: what changed meanwhile is not known. Where it fails, so may the connection, which is made anew.
   void Listen() {
     connections_.back()->Run({.sql = "LISTEN ledger_change",
                               .parameters = {},
                               .timeout = std::chrono::seconds(5),
-                              .done = [this](const StoreResult<PostgresResult>&) { hub_->Tell(""); }});
+                              .done = [this](const StoreResult<PostgresResult>& result) {
+                                if (std::holds_alternative<StoreError>(result)) return connections_.back()->Reconnect();
+                                hub_->Tell("");
+                              }});
   }
 
   void Enqueue(PostgresQuery query, Limits limits, std::function<void(StoreResult<PostgresResult>)> done) {

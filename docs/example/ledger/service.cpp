@@ -16,6 +16,7 @@ grpc::Status StatusOf(const StoreError& error) {
   switch (error.problem) {
     case StoreProblem::kNotFound: return {grpc::StatusCode::NOT_FOUND, error.text};
     case StoreProblem::kInsufficientFunds: return {grpc::StatusCode::FAILED_PRECONDITION, error.text};
+    case StoreProblem::kTooMuch: return {grpc::StatusCode::OUT_OF_RANGE, error.text};
     case StoreProblem::kKeyReused: return {grpc::StatusCode::ALREADY_EXISTS, error.text};
     case StoreProblem::kDeadline: return {grpc::StatusCode::DEADLINE_EXCEEDED, error.text};
     case StoreProblem::kCancelled: return {grpc::StatusCode::CANCELLED, error.text};
@@ -23,6 +24,14 @@ grpc::Status StatusOf(const StoreError& error) {
   }
   return {grpc::StatusCode::INTERNAL, "unknown problem of the store"};
 }
+
+// PostgreSQL takes a text up to its first NUL: for another account, or another transfer's key.
+template <class... Texts>
+bool HasNul(const Texts&... texts) {
+  return ((texts.find('\0') != std::string::npos) || ...);
+}
+
+grpc::Status NulRefused() { return {grpc::StatusCode::INVALID_ARGUMENT, "a name with a NUL in it"}; }
 
 void Fill(const AccountRecord& record, ::ledger::v1::Account& account) {
   account.set_id(record.id);
@@ -49,6 +58,7 @@ grpc::Status StreamStatusOf(const StoreError& error) {
 grpc::ServerUnaryReactor* LedgerService::GetAccount(grpc::CallbackServerContext* context, const ::ledger::v1::GetAccountRequest* request,
                                                     ::ledger::v1::Account* response) {
   return Handle(context, [&](Reply reply) {
+    if (HasNul(request->id())) return reply.Finish(NulRefused());
     auto shared = std::make_shared<Reply>(std::move(reply));
     store_.Get(request->id(), LimitsOf(context), [shared, response](const StoreResult<AccountRecord>& result) {
       if (const auto* error = std::get_if<StoreError>(&result)) return shared->Finish(StatusOf(*error));
@@ -64,6 +74,7 @@ grpc::ServerUnaryReactor* LedgerService::Transfer(grpc::CallbackServerContext* c
     if (request->idempotency_key().empty() || request->amount() <= 0 || request->from() == request->to()) {
       return reply.Finish({grpc::StatusCode::INVALID_ARGUMENT, "a transfer needs a key, an amount above 0, and two different accounts"});
     }
+    if (HasNul(request->idempotency_key(), request->from(), request->to())) return reply.Finish(NulRefused());
     auto shared = std::make_shared<Reply>(std::move(reply));
     store_.Transfer({request->idempotency_key(), request->from(), request->to(), request->amount()}, LimitsOf(context),
                     [shared, response](const StoreResult<Transferred>& result) {
@@ -85,6 +96,7 @@ class AccountWatcher final : public penstock::ServerWriteReactor<::ledger::v1::A
  public:
   AccountWatcher(Store& store, const ::ledger::v1::WatchAccountRequest& request)
       : store_(store), id_(request.id()), sent_version_(request.after_version()) {
+    if (HasNul(id_)) throw NulRefused();
     watch_ = store_.WatchChanges([this](const std::string& id) {
       if (id.empty() || id == id_) Look();
     });
@@ -138,9 +150,11 @@ class AccountWatcher final : public penstock::ServerWriteReactor<::ledger::v1::A
   void OnWriteDone(bool ok) override {
     if (ok) Continue();
   }
-  void OnCancelled() override { cancelled_.request_stop(); }  // its query is given up
-  void OnShutdown() override { cancelled_.request_stop(); }   // likewise: the server ends the stream when its query has ended
-  void OnDone() override { watch_.reset(); }                  // waits for a call of Look() that is under way
+  // Its query is given up: one that waits at once, one that runs where the store can end it (store.h). The stream ends once the
+  // query has: within the five seconds that it has at most.
+  void OnCancelled() override { cancelled_.request_stop(); }
+  void OnShutdown() override { cancelled_.request_stop(); }
+  void OnDone() override { watch_.reset(); }  // waits for a call of Look() that is under way
 
   Store& store_;
   const std::string id_;
@@ -162,6 +176,10 @@ class Reconciler final : public penstock::ServerBidiReactor<::ledger::v1::Reconc
   void OnReadDone(bool ok) override {
     if (!ok) {
       Finish(grpc::Status::OK);
+      return;
+    }
+    if (HasNul(request_.expected().id())) {
+      Finish(NulRefused());
       return;
     }
     auto hold = std::make_shared<penstock::CallHold>(Hold());

@@ -3,6 +3,8 @@
 // The ledger's accounts in a SQLite file (WAL), which several ledgers on one machine may share.
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <variant>
@@ -15,6 +17,9 @@ struct SqliteSettings {
   std::string path;
   // How often another process's changes are looked for.
   std::chrono::milliseconds poll{20};
+  // So many of the latest changes are kept for other processes, up to twice as many stay; one that is further behind is told
+  // that any account may have changed. 1 and up.
+  std::int64_t kept_changes = 1000;
   // How many operations may wait; one more is refused with kUnavailable.
   std::size_t queue = 1024;
 };

@@ -2,8 +2,9 @@
 
 // Where the ledger keeps its accounts.
 //
-// Every operation is asynchronous: it ends by calling `done` once, on a thread of the store's, also when its deadline passes
-// or its stop token is triggered. A transfer with a known idempotency key moves nothing and answers as the first one did.
+// Every operation is asynchronous: it ends by calling `done` once, on a thread of the store's, also when its deadline passes.
+// Its stop token keeps one that waits from beginning, and ends a statement that SQLite runs; one that PostgreSQL runs goes on to
+// its end or its deadline, since libpq cancels over a further connection and blocks meanwhile. A transfer with a known idempotency key moves nothing and answers as the first one did.
 //
 //     auto store = OpenSqlite({.path = "ledger.db"});
 //     store->Transfer({"key-1", "alice", "bob", 5}, {.deadline = ...}, [](StoreResult<Transferred> result) { ... });
@@ -48,6 +49,7 @@ struct Transferred {
 enum class StoreProblem {
   kNotFound,           // an account that does not exist
   kInsufficientFunds,  // nothing was moved
+  kTooMuch,            // more than the target can hold: nothing was moved
   kKeyReused,          // the idempotency key belongs to another transfer
   kDeadline,           // the statement ran out of time: nothing was done
   kCancelled,          // the caller went away: nothing was done

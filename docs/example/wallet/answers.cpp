@@ -23,7 +23,8 @@ grpc::Status AnswerOfRead(const CallResult& result) {
       return Refuse(grpc::StatusCode::FAILED_PRECONDITION, "not enough money", Refusal::INSUFFICIENT_FUNDS);
     case grpc::StatusCode::ALREADY_EXISTS:
       return Refuse(grpc::StatusCode::ALREADY_EXISTS, "this payment_id was used for another payment", Refusal::PAYMENT_ID_REUSED);
-    case grpc::StatusCode::INVALID_ARGUMENT: return Refuse(grpc::StatusCode::INVALID_ARGUMENT, result.status.error_message(), Refusal::BAD_REQUEST);
+    case grpc::StatusCode::OUT_OF_RANGE:  // more than an account can hold
+    case grpc::StatusCode::INVALID_ARGUMENT: return Refuse(result.status.error_code(), result.status.error_message(), Refusal::BAD_REQUEST);
     case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::DEADLINE_EXCEEDED: return Refuse(result.status.error_code(), "the ledger did not answer in time", Refusal::LEDGER_UNAVAILABLE);
     default: return Refuse(grpc::StatusCode::UNAVAILABLE, "the ledger can't be reached", Refusal::LEDGER_UNAVAILABLE);
