@@ -29,9 +29,10 @@ class Attributes final : public opentelemetry::common::KeyValueIterable {
   void Add(opentelemetry::nostd::string_view key, opentelemetry::common::AttributeValue value) noexcept {
     pairs_[size_++] = {key, value};
   }
-  void Add(const penstock::detail::ServerName& server) noexcept {
-    Add("server.address", View(server.address));
-    if (server.port != 0) Add("server.port", static_cast<std::int64_t>(server.port));
+  void Add(const penstock::detail::ServerName& server) noexcept { AddServer(server.address, server.port); }
+  void AddServer(std::string_view address, int port) noexcept {
+    Add("server.address", View(address));
+    if (port != 0) Add("server.port", static_cast<std::int64_t>(port));
   }
 
   bool ForEachKeyValue(

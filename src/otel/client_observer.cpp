@@ -22,17 +22,34 @@ namespace trace = opentelemetry::trace;
 namespace logs = opentelemetry::logs;
 namespace nostd = opentelemetry::nostd;
 using penstock::detail::ClientRoster;
+using penstock::detail::FullName;
 using penstock::detail::ServerName;
 
 namespace {
 
 // The SDK's log records keep views of their texts until they are exported, by a batch processor after everything here may be gone.
-// So these are kept for the life of the process; as many as there may be label values, cut to a length.
-nostd::string_view Kept(std::string_view text) noexcept {
+// So what is no literal is kept for the life of the process: as many of each kind as there may be label values, cut to a length.
+// Addresses have a table of their own, so that no errors, which may say anything, take a breaker's records their address.
+using Texts = penstock::detail::NameTable;
+
+std::string_view Kept(Texts& texts, std::string_view text) {
   constexpr std::size_t kLongest = 1024;
-  static auto& texts = *new penstock::detail::NameTable;
-  return View(texts.Find(text.substr(0, kLongest)));
+  return texts.Find(text.substr(0, kLongest));
 }
+
+std::string_view KeptAddress(std::string_view address) {
+  static auto& addresses = *new Texts;
+  return Kept(addresses, address);
+}
+
+std::string_view KeptError(std::string_view message) {
+  static auto& messages = *new Texts;
+  const std::string_view kept = Kept(messages, message);
+  return kept.data() == Texts::kOther.data() ? "one more error: its text is not kept, since too many different ones came before" : kept;
+}
+
+// By state.
+constexpr std::string_view kTransitionBodies[] = {"circuit breaker closed", "circuit breaker open", "circuit breaker half-open"};
 
 void EndSpan(trace::Span& span, const grpc::Status& status) noexcept {
   span.SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(status.error_code())));
@@ -79,7 +96,10 @@ class Observer final : public ClientObserver {
 
   void OnCreated(std::shared_ptr<const ClientView> client) noexcept override {
     server_ = penstock::detail::NameOf(client->address());
-    if (sinks_.instruments) entry_ = sinks_.instruments->roster().Add(std::move(client));
+    if (sinks_.logger) kept_address_ = KeptAddress(server_.address);
+    if (!sinks_.instruments) return;
+    entry_ = sinks_.instruments->roster().Add(std::move(client));
+    counted_as_ = entry_->server();
   }
 
   void OnEnded() noexcept override {
@@ -104,7 +124,7 @@ class Observer final : public ClientObserver {
     }
     const std::string_view method =
         sinks_.instruments ? sinks_.instruments->Named(FullName(start.method)) : std::string_view();
-    return std::make_unique<Attempt>(sinks_.instruments.get(), server_, method, std::move(span));
+    return std::make_unique<Attempt>(sinks_.instruments.get(), counted_as_, method, std::move(span));
   }
 
   void OnRejected(const AttemptStart& start, const OutgoingMetadata& metadata,
@@ -118,10 +138,8 @@ class Observer final : public ClientObserver {
 
   void OnTransition(const CircuitTransition& transition, const TransitionCause& cause) noexcept override {
     if (!sinks_.logger) return;
-    std::string body = "circuit breaker ";
-    body += NameOf(transition.to);
     Attributes attributes;
-    attributes.Add(server_);
+    attributes.AddServer(kept_address_, server_.port);
     attributes.Add("penstock.circuit.previous_state", View(NameOf(transition.from)));
     const Counts& counts = transition.counts;
     const std::pair<nostd::string_view, std::uint64_t> numbers[] = {
@@ -134,15 +152,15 @@ class Observer final : public ClientObserver {
     for (const auto& [key, number] : numbers) attributes.Add(key, static_cast<std::int64_t>(number));
     const auto* attempt = dynamic_cast<const Attempt*>(cause.attempt);  // null: none, or made by an observer in between
     const trace::SpanContext context = attempt != nullptr ? attempt->context() : trace::SpanContext::GetInvalid();
-    Emit(transition.to == CircuitState::kOpen ? logs::Severity::kWarn : logs::Severity::kInfo, body, attributes,
-         context.IsValid() ? context : ParentOf(cause.parent));
+    Emit(transition.to == CircuitState::kOpen ? logs::Severity::kWarn : logs::Severity::kInfo,
+         kTransitionBodies[static_cast<std::size_t>(transition.to)], attributes, context.IsValid() ? context : ParentOf(cause.parent));
   }
 
   void OnError(std::string_view message) noexcept override {
     if (!sinks_.logger) return;
     Attributes attributes;
-    attributes.Add(server_);
-    Emit(logs::Severity::kError, message, attributes, trace::SpanContext::GetInvalid());
+    attributes.AddServer(kept_address_, server_.port);
+    Emit(logs::Severity::kError, KeptError(message), attributes, trace::SpanContext::GetInvalid());
   }
 
  private:
@@ -166,7 +184,7 @@ class Observer final : public ClientObserver {
     return sinks_.tracer->StartSpan(name, attributes, trace::NullSpanContext(), options);
   }
 
-  // The keys are literals.
+  // The body and the texts among the attributes are literals, or kept.
   void Emit(logs::Severity severity, std::string_view body, const Attributes& attributes,
             const trace::SpanContext& context) const noexcept {
     auto record = sinks_.logger->CreateLogRecord();
@@ -177,10 +195,9 @@ class Observer final : public ClientObserver {
     record->SetTraceFlags(context.trace_flags());
     record->SetSeverity(severity);
     record->SetTimestamp(std::chrono::system_clock::now());
-    record->SetBody(Kept(body));
+    record->SetBody(View(body));
     attributes.ForEachKeyValue([&](nostd::string_view key, opentelemetry::common::AttributeValue value) {
-      const auto* text = opentelemetry::nostd::get_if<nostd::string_view>(&value);
-      record->SetAttribute(key, text == nullptr ? value : Kept({text->data(), text->size()}));
+      record->SetAttribute(key, value);
       return true;
     });
     sinks_.logger->EmitLogRecord(std::move(record));
@@ -188,6 +205,8 @@ class Observer final : public ClientObserver {
 
   const Sinks sinks_;
   ServerName server_;
+  std::string_view kept_address_;  // its address, for log records
+  ServerName counted_as_;          // in metrics
   std::shared_ptr<ClientRoster::Entry> entry_;
 };
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "penstock/otel/telemetry.h"
-#include "runtime/trace_context.h"
 
 namespace penstock::inline v0::otel {
 
@@ -15,13 +14,11 @@ namespace nostd = opentelemetry::nostd;
 
 namespace detail {
 
-trace::SpanContext SpanContextOf(std::string_view traceparent, std::string_view tracestate) {
-  const auto parent = penstock::detail::ParseTraceparent(traceparent);
-  if (!parent) return trace::SpanContext::GetInvalid();
+trace::SpanContext SpanContextOf(const penstock::detail::TraceParent& parent, std::string_view tracestate) {
   auto state = tracestate.empty() ? trace::TraceState::GetDefault()
                                   : trace::TraceState::FromHeader({tracestate.data(), tracestate.size()});
-  return trace::SpanContext(trace::TraceId(parent->trace_id), trace::SpanId(parent->span_id),
-                            trace::TraceFlags(parent->flags), true, std::move(state));
+  return trace::SpanContext(trace::TraceId(parent.trace_id), trace::SpanId(parent.span_id),
+                            trace::TraceFlags(parent.flags), true, std::move(state));
 }
 
 trace::SpanContext SpanContextOf(const Pairs& headers) {
@@ -31,7 +28,8 @@ trace::SpanContext SpanContextOf(const Pairs& headers) {
     if (key == penstock::detail::kTraceparentKey) traceparent = value;
     if (key == penstock::detail::kTracestateKey) tracestate = value;
   }
-  return SpanContextOf(traceparent, tracestate);
+  const auto parent = penstock::detail::ParseTraceparent(traceparent);
+  return parent ? SpanContextOf(*parent, tracestate) : trace::SpanContext::GetInvalid();
 }
 
 std::string TraceparentOf(const trace::SpanContext& context) {

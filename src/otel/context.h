@@ -11,13 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/trace_context.h"
+
 namespace penstock::inline v0::otel::detail {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 // The trace that these headers continue; an invalid context when there is none.
 opentelemetry::trace::SpanContext SpanContextOf(const Pairs& headers);
-opentelemetry::trace::SpanContext SpanContextOf(std::string_view traceparent, std::string_view tracestate);
+opentelemetry::trace::SpanContext SpanContextOf(const penstock::detail::TraceParent& parent, std::string_view tracestate);
 
 // Empty for an invalid context.
 std::string TraceparentOf(const opentelemetry::trace::SpanContext& context);

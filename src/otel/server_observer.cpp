@@ -17,6 +17,7 @@ namespace penstock::inline v0::otel::detail {
 
 namespace trace = opentelemetry::trace;
 namespace nostd = opentelemetry::nostd;
+using penstock::detail::FullName;
 
 namespace {
 
@@ -102,7 +103,7 @@ class Observer final : public ServerObserver {
                                            Attributes& attributes) const {
     trace::SpanContext parent = trace::SpanContext::GetInvalid();
     if (const auto inbound = penstock::detail::ReadTrace(headers)) {
-      parent = SpanContextOf(penstock::detail::FormatTraceparent(inbound->parent), inbound->state);
+      parent = SpanContextOf(inbound->parent, inbound->state);
     }
     trace::StartSpanOptions options;
     options.kind = trace::SpanKind::kServer;

@@ -21,20 +21,24 @@ void Durations::Record(std::string_view method, int code, const penstock::detail
 }
 
 Durations::Histogram& Durations::Find(const View& view) {
+  const auto& [method, code, address, port] = view;
+  // A server's durations have no address, and so has what is put together of them.
+  constexpr std::string_view kOther = penstock::detail::ClientRoster::kOther;
+  const View other(kOther, code, address.empty() ? address : kOther, 0);
   {
     std::shared_lock lock(mutex_);
-    const auto known = series_.find(view);
+    auto known = series_.find(view);
+    if (known == series_.end() && series_.size() >= kMostSeries) known = series_.find(other);
     if (known != series_.end()) return *known->second;
   }
   std::unique_lock lock(mutex_);
-  const auto& [method, code, address, port] = view;
-  Key key(method, code, address, port);
-  if (series_.size() >= kMostSeries && !series_.contains(key)) {
-    key = Key(penstock::detail::ClientRoster::kOther, code, penstock::detail::ClientRoster::kOther, 0);
+  auto known = series_.find(view);
+  if (known == series_.end()) {
+    const View& made = series_.size() < kMostSeries ? view : other;
+    known = series_.try_emplace(Key(std::get<0>(made), std::get<1>(made), std::get<2>(made), std::get<3>(made))).first;
+    if (known->second == nullptr) known->second = std::make_unique<Histogram>();
   }
-  std::unique_ptr<Histogram>& histogram = series_[std::move(key)];
-  if (histogram == nullptr) histogram = std::make_unique<Histogram>();
-  return *histogram;
+  return *known->second;
 }
 
 void Durations::CollectInto(::prometheus::MetricFamily& family) const {

@@ -14,6 +14,7 @@ namespace penstock::inline v0::prometheus {
 namespace {
 
 using penstock::detail::ClientRoster;
+using penstock::detail::FullName;
 using penstock::detail::ServerName;
 using ::prometheus::ClientMetric;
 using ::prometheus::MetricFamily;
@@ -25,10 +26,6 @@ struct Shared {
   detail::Durations server_durations;
   penstock::detail::NameTable methods;
 };
-
-std::string_view FullName(std::string_view method) noexcept {
-  return method.starts_with('/') ? method.substr(1) : method;
-}
 
 class Attempt final : public AttemptObservation {
  public:
@@ -55,8 +52,8 @@ class OfClient final : public ClientObserver {
   ~OfClient() override { OnEnded(); }
 
   void OnCreated(std::shared_ptr<const ClientView> client) noexcept override {
-    server_ = penstock::detail::NameOf(client->address());
     entry_ = shared_->roster.Add(std::move(client));
+    server_ = entry_->server();
   }
   void OnEnded() noexcept override {
     if (entry_) shared_->roster.Remove(*entry_);
@@ -72,7 +69,7 @@ class OfClient final : public ClientObserver {
 
  private:
   const std::shared_ptr<Shared> shared_;
-  ServerName server_;
+  ServerName server_;  // as it is counted
   std::shared_ptr<ClientRoster::Entry> entry_;
 };
 

@@ -55,6 +55,7 @@ std::shared_ptr<ClientRoster::Entry> ClientRoster::Add(std::shared_ptr<const Cli
     known = dependencies_.try_emplace(std::string(address)).first;
     known->second.server = NameOf(address);
   }
+  entry->server_ = known->second.server;
   known->second.clients.push_back(entry);
   return entry;
 }

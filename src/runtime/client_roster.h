@@ -72,12 +72,15 @@ class ClientRoster {
       // relaxed: a statistic.
       decisions_[static_cast<std::size_t>(decision)].fetch_add(1, std::memory_order_relaxed);
     }
+    // Under which name its dependency is counted: its own, or kOther.
+    const ServerName& server() const noexcept { return server_; }
 
    private:
     friend class ClientRoster;
     Totals Read() const;
 
     std::shared_ptr<const ClientView> view_;
+    ServerName server_;  // set before anybody else has the entry
     alignas(64) std::array<std::atomic<std::uint64_t>, 6> decisions_{};
   };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The method names that have been seen, as many as may become label values.
+// The method names that have been seen, as many as may become label values; and other names that come from outside.
 //
 // A server or a generic client may be asked for any method at all; metrics must not grow a series for each. The first
 // so many names are kept, all others are one.
@@ -20,6 +20,11 @@
 #include <string_view>
 
 namespace penstock::inline v0::detail {
+
+// "/package.Service/Method" without the slash in front: the method's name in telemetry, and the span's.
+inline std::string_view FullName(std::string_view method) noexcept {
+  return method.starts_with('/') ? method.substr(1) : method;
+}
 
 class NameTable {
  public:

@@ -695,4 +695,52 @@ TEST_CASE("O4: a connect that fails counts as the attempt it was") {
   CHECK(recorded.Spans()[0].attributes.at("rpc.response.status_code") == "UNAVAILABLE");
 }
 
+TEST_CASE("X3: recorded telemetry may be read and shut down by several threads at once") {
+  for (int round = 0; round < 20; ++round) {
+    testing::Telemetry recorded;
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> readers;
+    for (int reader = 0; reader < 2; ++reader) {
+      readers.emplace_back([&] {
+        while (!stop) {
+          recorded.Points();
+          recorded.Spans();
+          (void)recorded.tracer_provider();
+        }
+      });
+    }
+    recorded.tracer_provider()->GetTracer("test")->StartSpan("span")->End();
+    recorded.Shutdown();
+    stop = true;
+    for (std::thread& reader : readers) reader.join();
+    CHECK(recorded.Spans().size() == 1);
+  }
+}
+
+// The last: the texts of errors that a process keeps are used up after it.
+TEST_CASE("O5: a thousand and more different errors leave the records of breakers what they say") {
+  testing::Telemetry recorded;
+  const auto observer = TelemetryOn(recorded)->ForClient();
+  struct View final : ClientView {
+    const std::string& address() const noexcept override { return address_; }
+    CircuitState state() const noexcept override { return CircuitState::kClosed; }
+    CircuitTotals totals() const noexcept override { return {}; }
+    std::string address_ = "an-address-that-no-other-case-has:9090";
+  };
+  for (int i = 0; i < 1100; ++i) observer->OnError("error " + std::to_string(i));
+  observer->OnCreated(std::make_shared<View>());
+  observer->OnError("another error");
+  observer->OnTransition({.from = CircuitState::kHalfOpen, .to = CircuitState::kClosed, .counts = {}}, {});
+  observer->OnEnded();
+  const std::vector<RecordedLog> logs = recorded.Logs();
+  REQUIRE(logs.size() == 1102);
+  CHECK(logs[0].body == "error 0");
+  CHECK(logs[1100].body.find("too many") != std::string::npos);
+  CHECK(logs[1100].attributes.at("server.address") == "an-address-that-no-other-case-has");
+  CHECK(logs[1101].body == "circuit breaker closed");
+  CHECK(logs[1101].attributes.at("penstock.circuit.previous_state") == "half-open");
+  CHECK(logs[1101].attributes.at("server.address") == "an-address-that-no-other-case-has");
+  CHECK(logs[1101].attributes.at("server.port") == "9090");
+}
+
 }  // namespace penstock::test

@@ -14,6 +14,7 @@
 
 #include "penstock/client/client.h"
 #include "penstock/testing/manual_time.h"
+#include "prometheus/durations.h"
 #include "support/server_fixture.h"
 
 namespace penstock::test {
@@ -126,6 +127,10 @@ TEST_CASE("O4: of whatever addresses and peers there are, 1,000 and 256 are told
   for (int i = 0; i < 1500; ++i) {
     observers.push_back(exporter->ForClient());
     observers.back()->OnCreated(std::make_shared<View>("ledger" + std::to_string(i) + ":9090", i == 0 ? 400 : 0));
+    OutgoingMetadata metadata;
+    observers.back()
+        ->OnAttempt({.method = "/a/b", .attempt = 1, .stream = false, .parent = nullptr}, metadata)
+        ->End({.status = grpc::Status::OK, .outcome = Outcome::kSuccess});
   }
   std::map<std::string, std::set<std::string>> addresses;  // by metric
   std::map<std::string, double> sums;                      // likewise
@@ -142,7 +147,7 @@ TEST_CASE("O4: of whatever addresses and peers there are, 1,000 and 256 are told
     }
   }
   for (const char* name : {"penstock_circuit_state", "penstock_circuit_transitions_total", "penstock_circuit_calls_total",
-                           "penstock_retry_decisions_total"}) {
+                           "penstock_retry_decisions_total", "rpc_client_call_duration_seconds"}) {
     CAPTURE(name);
     CHECK(addresses[name].size() == 1001);
     CHECK(addresses[name].contains("_OTHER"));
@@ -174,6 +179,33 @@ TEST_CASE("O4: a scrape has a bounded number of series, whatever methods are cal
   for (const auto& family : exporter->Collect()) series += family.metric.size();
   CHECK(series < 2100);
   observer->OnEnded();
+}
+
+TEST_CASE("O4: durations beyond 2,000 series are put together by code, a server's without an address") {
+  for (const bool of_client : {true, false}) {
+    prometheus::detail::Durations durations;
+    const auto record = [&](int method) {
+      durations.Record("a/m" + std::to_string(method), grpc::StatusCode::OK, of_client ? detail::ServerName{"ledger", 9090} : detail::ServerName{}, 1ms);
+    };
+    for (int i = 0; i < 2500; ++i) record(i);
+    record(0);
+    record(2400);
+    ::prometheus::MetricFamily family;
+    durations.CollectInto(family);
+    std::map<std::string, std::pair<std::uint64_t, std::string>> by_method;  // how many, and the address
+    for (const auto& metric : family.metric) {
+      std::string method, address;
+      for (const auto& label : metric.label) {
+        if (label.name == "rpc_method") method = label.value;
+        if (label.name == "server_address") address = label.value;
+        if (label.name == "server_port") CHECK(method != "_OTHER");
+      }
+      by_method[method] = {metric.histogram.sample_count, address};
+    }
+    CHECK(by_method.size() == 2001);
+    CHECK(by_method["a/m0"] == std::pair<std::uint64_t, std::string>(2, of_client ? "ledger" : ""));
+    CHECK(by_method["_OTHER"] == std::pair<std::uint64_t, std::string>(501, of_client ? "_OTHER" : ""));
+  }
 }
 
 }  // namespace penstock::test
