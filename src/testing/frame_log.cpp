@@ -47,6 +47,22 @@ std::string Line(const LoggedFrame& frame, TimePoint start) {
   return line + '\n';
 }
 
+// Whether a connection's GOAWAY went before the trailers of every stream that its server ended with UNAVAILABLE.
+struct Judgement {
+  bool goaway = false;
+  bool ended = false;
+  bool before = true;
+
+  // Each of its frames, in their order.
+  void See(const LoggedFrame& frame) {
+    if (!frame.from_server) return;
+    goaway = goaway || frame.type == FrameType::kGoaway;
+    if (!frame.trailers() || frame.header != kUnavailable) return;
+    ended = true;
+    before = before && goaway;
+  }
+};
+
 }  // namespace
 
 struct FrameLog::Connection {
@@ -78,21 +94,11 @@ struct FrameLog::State {
     return found == connections.end() ? nullptr : &found->second;
   }
 
-  std::optional<bool> GoawayBeforeTrailers(std::uint64_t id) const {
-    bool goaway = false;
-    std::optional<bool> before;
-    for (const LoggedFrame& frame : frames) {
-      if (frame.connection != id || !frame.from_server) continue;
-      goaway = goaway || frame.type == FrameType::kGoaway;
-      if (frame.trailers() && frame.header == kUnavailable) before = before.value_or(true) && goaway;
-    }
-    return before;
-  }
-
   const FrameLogSettings settings;
   mutable std::mutex mutex;
   // All guarded by mutex.
   std::map<std::uint64_t, Connection> connections;
+  std::uint64_t last_connection = 0;
   std::vector<LoggedFrame> frames;
   bool truncated = false;
 };
@@ -172,29 +178,21 @@ bool FrameLog::broken(std::uint64_t connection) const {
 
 std::optional<bool> FrameLog::GoawayBeforeTrailers(std::uint64_t connection) const {
   std::lock_guard lock(state_->mutex);
-  return state_->GoawayBeforeTrailers(connection);
+  Judgement judgement;
+  for (const LoggedFrame& frame : state_->frames) {
+    if (frame.connection == connection) judgement.See(frame);
+  }
+  return judgement.ended ? std::optional(judgement.before) : std::nullopt;
 }
 
 GoawayOrder FrameLog::goaway_order() const {
   std::lock_guard lock(state_->mutex);
   // One pass: a rollout of a minute has thousands of connections.
-  struct Seen {
-    bool goaway = false;
-    bool ended = false;
-    bool before = true;
-  };
-  std::map<std::uint64_t, Seen> connections;
-  for (const LoggedFrame& frame : state_->frames) {
-    if (!frame.from_server) continue;
-    Seen& seen = connections[frame.connection];
-    seen.goaway = seen.goaway || frame.type == FrameType::kGoaway;
-    if (!frame.trailers() || frame.header != kUnavailable) continue;
-    seen.ended = true;
-    seen.before = seen.before && seen.goaway;
-  }
+  std::map<std::uint64_t, Judgement> connections;
+  for (const LoggedFrame& frame : state_->frames) connections[frame.connection].See(frame);
   GoawayOrder order;
-  for (const auto& [id, seen] : connections) {
-    if (seen.ended) ++(seen.before ? order.goaway_first : order.trailers_first);
+  for (const auto& [id, judgement] : connections) {
+    if (judgement.ended) ++(judgement.before ? order.goaway_first : order.trailers_first);
   }
   return order;
 }
@@ -246,9 +244,11 @@ std::string FrameLog::Dump(std::uint64_t connection) const {
   return text;
 }
 
-void FrameLog::OnOpened(std::uint64_t connection, std::uint16_t target) {
+std::uint64_t FrameLog::OnOpened(std::uint16_t target) {
   std::lock_guard lock(state_->mutex);
+  const std::uint64_t connection = ++state_->last_connection;
   state_->connections[connection].target = target;
+  return connection;
 }
 
 void FrameLog::OnBytes(std::uint64_t id, bool from_server, std::string_view bytes) {

@@ -75,6 +75,29 @@ struct ManualTime::State {
   explicit State(TimePoint start) : clock(start) {}
 
   std::size_t AdvanceTo(TimePoint target) {
+    {
+      std::lock_guard lock(mutex);
+      if (std::exchange(kick_failed, false)) throw Endless();
+    }
+    return FireUpTo(target);
+  }
+
+  // On the kicker's thread, which has nobody to tell of a timer without end: the next AdvanceTo() does.
+  void Kick() noexcept {
+    {
+      std::lock_guard lock(mutex);
+      kick_posted = false;
+      if (kick_failed) return;
+    }
+    try {
+      FireUpTo(clock.Now());
+    } catch (const std::logic_error&) {
+      std::lock_guard lock(mutex);
+      kick_failed = true;
+    }
+  }
+
+  std::size_t FireUpTo(TimePoint target) {
     std::lock_guard only_one(advancing);
     std::size_t fired = 0;
     for (;; ++fired) {
@@ -86,18 +109,22 @@ struct ManualTime::State {
           if (target > clock.Now()) clock.Set(target);
           return fired;
         }
+        if (fired == kMostFirings) throw Endless();
         if (next > clock.Now()) clock.Set(next);
         due = queue.TakeDue(clock.Now());
       }
-      if (fired == kMostFirings) throw std::logic_error("ManualTime: a timer arms itself again at once, without end");
       due->Fire();
     }
   }
 
+  static std::logic_error Endless() { return std::logic_error("ManualTime: a timer arms itself again at once, without end"); }
+
   std::mutex advancing;  // taken before mutex; held while timers fire
   mutable std::mutex mutex;
   mutable std::condition_variable armed;
-  TimerQueue queue;  // guarded by mutex
+  TimerQueue queue;          // guarded by mutex
+  bool kick_posted = false;  // guarded by mutex
+  bool kick_failed = false;  // guarded by mutex: at a timer without end, and nobody was told yet
   ManualClock clock;
 };
 
@@ -108,16 +135,15 @@ ManualTime::~ManualTime() = default;
 const Clock& ManualTime::clock() const noexcept { return state_->clock; }
 
 void ManualTime::Arm(Timer& timer, TimePoint due) noexcept {
-  bool due_already = false;
+  bool kick = false;
   {
     std::lock_guard lock(state_->mutex);
     state_->queue.Arm(timer, due);
-    due_already = due <= state_->clock.Now();
+    kick = due <= state_->clock.Now() && !std::exchange(state_->kick_posted, true);
   }
   state_->armed.notify_all();
-  if (!due_already) return;
   // Never inline: whoever arms may hold a lock that Fire() takes.
-  Kicker::Get().Post([state = state_] { state->AdvanceTo(state->clock.Now()); });
+  if (kick) Kicker::Get().Post([state = state_] { state->Kick(); });
 }
 
 bool ManualTime::Disarm(Timer& timer) noexcept {

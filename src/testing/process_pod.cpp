@@ -5,11 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -27,6 +30,9 @@ constexpr char kLifeline[] = "PENSTOCK_TESTING_POD_FD";
 // How often an exit is looked for: a child's end wakes nobody who does not own its signals.
 constexpr auto kPoll = std::chrono::milliseconds(1);
 
+// It is gone, and somebody else was told how: this process ignores SIGCHLD, or waits for any child.
+constexpr int kUnknownCode = 255;
+
 class ProcessPod final : public Pod {
  public:
   ProcessPod(pid_t process, int lifeline) : process_(process), lifeline_(lifeline) {}
@@ -40,8 +46,12 @@ class ProcessPod final : public Pod {
   // The reason when it does not come up.
   std::string WaitForPort(Duration limit) {
     pollfd answer{.fd = lifeline_, .events = POLLIN, .revents = 0};
-    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
-    const int ready = poll(&answer, 1, static_cast<int>(milliseconds));
+    const auto end = SaturatingAdd(std::chrono::steady_clock::now(), limit);
+    int ready = 0;
+    do {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+      ready = poll(&answer, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000'000)));
+    } while (ready < 0 && errno == EINTR);
     char port[16] = {};
     if (ready <= 0) return "pod: no port was announced in time";
     if (read(lifeline_, port, sizeof port - 1) <= 0) {
@@ -69,9 +79,9 @@ class ProcessPod final : public Pod {
         std::lock_guard lock(mutex_);
         if (code_ < 0) {
           int status = 0;
-          if (waitpid(process_, &status, WNOHANG) == process_) {
-            code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-          }
+          const pid_t ended = waitpid(process_, &status, WNOHANG);
+          if (ended == process_) code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+          if (ended < 0 && errno == ECHILD) code_ = kUnknownCode;
         }
         if (code_ >= 0) return code_;
       }
@@ -109,8 +119,12 @@ Result<std::unique_ptr<Pod>> StartProcessPod(ProcessPodSettings settings) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return Error(std::string("pod: no socket pair: ") + std::strerror(errno));
   }
-  for (char** variable = environ; *variable != nullptr; ++variable) settings.environment.emplace_back(*variable);
-  settings.environment.push_back(std::string(kLifeline) + "=" + std::to_string(ends[1]));
+  const std::string lifeline = std::string(kLifeline) + "=";
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    // Where this process is a pod itself, that is its own lifeline.
+    if (!std::string_view(*variable).starts_with(lifeline)) settings.environment.emplace_back(*variable);
+  }
+  settings.environment.push_back(lifeline + std::to_string(ends[1]));
 
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);

@@ -68,6 +68,8 @@ class RawClient::Impl {
   bool Wait(short events, Deadline deadline) const;
   bool StartTls(Deadline deadline);
   bool FlushTls();
+  // Feeds what has come and can be decrypted.
+  void Decrypt();
   // Reads from the socket once and feeds what came; false at the end of time or of the connection.
   bool Receive(Deadline deadline);
 
@@ -138,7 +140,10 @@ bool RawClient::Impl::StartTls(Deadline deadline) {
   for (;;) {
     const int done = SSL_connect(ssl_.get());
     if (!FlushTls()) return false;
-    if (done == 1) return true;
+    if (done == 1) {
+      Decrypt();  // what came together with the handshake's end
+      return true;
+    }
     if (SSL_get_error(ssl_.get(), done) != SSL_ERROR_WANT_READ || !Receive(deadline)) return false;
   }
 }
@@ -166,10 +171,14 @@ bool RawClient::Impl::Receive(Deadline deadline) {
     return true;
   }
   BIO_write(SSL_get_rbio(ssl_.get()), bytes, static_cast<int>(count));
-  if (SSL_is_init_finished(ssl_.get()) == 0) return true;
-  int clear = 0;
-  while ((clear = SSL_read(ssl_.get(), bytes, sizeof bytes)) > 0) reader_.Feed({bytes, static_cast<std::size_t>(clear)});
+  if (SSL_is_init_finished(ssl_.get()) != 0) Decrypt();
   return true;
+}
+
+void RawClient::Impl::Decrypt() {
+  char bytes[16 * 1024];
+  int count = 0;
+  while ((count = SSL_read(ssl_.get(), bytes, sizeof bytes)) > 0) reader_.Feed({bytes, static_cast<std::size_t>(count)});
 }
 
 std::optional<RawFrame> RawClient::Impl::Read(Deadline deadline) {

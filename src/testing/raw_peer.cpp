@@ -53,8 +53,16 @@ class RawPeer::Impl {
     return requests_;
   }
   bool WaitUntil(const std::function<bool(const RawPeerStats&)>& predicate, Duration limit) const {
+    const auto end = SaturatingAdd(std::chrono::steady_clock::now(), limit);
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [&] { return predicate(stats_); });
+    for (;;) {
+      const RawPeerStats seen = stats_;
+      const std::uint64_t seen_at = changes_;
+      lock.unlock();
+      if (predicate(seen)) return true;
+      lock.lock();
+      if (!changed_.wait_until(lock, end, [&] { return changes_ != seen_at; })) return false;
+    }
   }
 
   void SetAnswer(std::function<RawScript(const RawRequest&)> answer) { settings_.answer = std::move(answer); }
@@ -74,8 +82,14 @@ class RawPeer::Impl {
     std::string data;  // of a message that is not whole yet
     uv_timer_t* timer = nullptr;
     bool signalled = false;
-    bool ended = false;
+    bool ended = false;     // by the client
+    bool answered = false;  // ended by the script
+    bool reset = false;     // by the client
     std::size_t messages = 0;
+
+    bool done() const noexcept {
+      return (reset || (ended && answered)) && next_step == steps.size() && timer == nullptr;
+    }
   };
 
   struct Connection {
@@ -93,6 +107,7 @@ class RawPeer::Impl {
     {
       std::lock_guard lock(mutex_);
       change();
+      ++changes_;
     }
     changed_.notify_all();
   }
@@ -108,6 +123,8 @@ class RawPeer::Impl {
     return stream.request < requests_.size() ? &requests_[stream.request] : nullptr;
   }
   void RunScript(Stream& stream);
+  // Where it is done: after this nobody may use it.
+  void Forget(Connection& connection, std::uint32_t stream);
   // False where the step has to wait.
   bool RunStep(Stream& stream, const RawScript::Step& step);
   bool RunPause(Stream& stream, Duration length);
@@ -128,6 +145,7 @@ class RawPeer::Impl {
   mutable std::condition_variable changed_;
   // All guarded by mutex_.
   RawPeerStats stats_;
+  std::uint64_t changes_ = 0;
   std::vector<RawRequest> requests_;
   bool closed_ = false;
 };
@@ -138,7 +156,13 @@ void RawPeer::Impl::Signal() {
       stream.signalled = true;
       RunScript(stream);
     }
+    std::erase_if(connection->streams, [](const auto& entry) { return entry.second.done(); });
   }
+}
+
+void RawPeer::Impl::Forget(Connection& connection, std::uint32_t stream) {
+  const auto found = connection.streams.find(stream);
+  if (found != connection.streams.end() && found->second.done()) connection.streams.erase(found);
 }
 
 void RawPeer::Impl::SendToAll(const RawFrame& frame) {
@@ -191,6 +215,7 @@ void RawPeer::Impl::OnBytes(Connection& connection, ssize_t count, std::string_v
     switch (connection.reader.Next(frame)) {
       case detail::FrameReader::Got::kFrame:
         OnFrame(connection, frame);
+        Forget(connection, frame.stream);
         break;
       case detail::FrameReader::Got::kNothing:
         return;
@@ -221,10 +246,12 @@ void RawPeer::Impl::OnFrame(Connection& connection, detail::ReadFrame& frame) {
     case FrameType::kRstStream:
       Update([&] {
         ++stats_.resets;
-        if (stream != nullptr) {
-          if (RawRequest* kept = Kept(*stream)) kept->reset = RawFrame{.payload = std::string(frame.payload)}.number();
-        }
+        const auto kept = std::find_if(requests_.rbegin(), requests_.rend(), [&](const RawRequest& request) {
+          return request.connection == connection.id && request.stream == frame.stream;
+        });
+        if (kept != requests_.rend()) kept->reset = RawFrame{.payload = std::string(frame.payload)}.number();
       });
+      if (stream != nullptr) stream->reset = true;
       return;
     case FrameType::kGoaway:
       Update([this] { ++stats_.goaways; });
@@ -301,6 +328,8 @@ bool RawPeer::Impl::RunStep(Stream& stream, const RawScript::Step& step) {
     if (frame.type == FrameType::kGoaway && frame.number() == RawScript::kThisStream) {
       frame = GoawayFrame(stream.id, frame.number(4), std::string_view(frame.payload).substr(8));
     }
+    const bool ends = frame.type == FrameType::kRstStream || frame.has(kEndStreamFlag);
+    if (ends && frame.stream == stream.id) stream.answered = true;
     Write(connection, Encode(frame));
     return true;
   }
@@ -331,7 +360,9 @@ bool RawPeer::Impl::RunPause(Stream& stream, Duration length) {
         uv_close(reinterpret_cast<uv_handle_t*>(timer),
                  [](uv_handle_t* handle) { delete reinterpret_cast<uv_timer_t*>(handle); });
         ++waiting.next_step;
-        waiting.connection->peer->RunScript(waiting);
+        Connection& connection = *waiting.connection;
+        connection.peer->RunScript(waiting);
+        connection.peer->Forget(connection, waiting.id);
       },
       static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(std::max(length, Duration::zero())).count()),
       0);

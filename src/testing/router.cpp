@@ -1,25 +1,18 @@
 #include "penstock/testing/router.h"
 
 #include <arpa/inet.h>
-#include <uv.h>
-
-#include <algorithm>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <set>
-#include <string_view>
-#include <utility>
 
 #include "penstock/testing/frame_log.h"
-#include "testing/listener.h"
-#include "testing/loop.h"
+#include "testing/router_impl.h"
 
 namespace penstock::inline v0::testing {
 
+using detail::Stream;
+
 namespace {
 
-uv_stream_t* Stream(uv_tcp_t& socket) { return reinterpret_cast<uv_stream_t*>(&socket); }
+// How long a connection that was cut in order may take to end at its other ends.
+constexpr std::uint64_t kPartingMilliseconds = 250;
 
 template <class Handle>
 uv_handle_t* AnyHandle(Handle& handle) {
@@ -28,148 +21,11 @@ uv_handle_t* AnyHandle(Handle& handle) {
 
 }  // namespace
 
-// Everything below runs on the loop's thread, unless it says otherwise.
-class Router::Impl {
- public:
-  explicit Impl(RouterSettings settings) : settings_(std::move(settings)), loop_(detail::Loop::Shared()), listener_(*loop_) {
-    delay_[kToServer] = delay_[kToClient] = std::max(settings_.delay, Duration::zero());
-    targets_ = settings_.targets;
-    NoteTargets();
-  }
-
-  // On the creator's thread; the reason when it fails.
-  std::string Listen() {
-    return listener_.Listen("router", settings_.host, settings_.port,
-                            [this](uv_stream_t* listener) { OnConnection(listener); });
-  }
-  // On the destroyer's thread: returns when every handle is closed.
-  void Close();
-
-  void Run(const std::function<void()>& task) { loop_->Run(task); }
-
-  std::uint16_t port() const noexcept { return listener_.port(); }
-  std::string address() const { return settings_.host + ":" + std::to_string(port()); }
-
-  void SetTargets(std::vector<std::uint16_t> ports);
-  void RemoveTarget(std::uint16_t port);
-  void SetDelay(Duration to_server, Duration to_client);
-  void HoldNew(bool hold) { hold_new_ = hold; }
-  void StallAll();
-  void FreezeTarget(std::uint16_t port, bool frozen);
-  void Release();
-  template <class Which>
-  std::size_t CutWhere(const Which& which, Cut how);
-
-  // On any thread.
-  RouterStats stats() const {
-    std::lock_guard lock(mutex_);
-    return stats_;
-  }
-  bool WaitUntil(const std::function<bool(const RouterStats&)>& predicate, Duration limit) const;
-
-  std::vector<RouterConnection> connections() const;
-
- private:
-  enum Direction { kToServer = 0, kToClient = 1 };
-  struct Connection;
-
-  // One direction of a connection: reads from one socket, keeps bytes until they are due, writes to the other.
-  struct Pipe {
-    struct Chunk {
-      std::uint64_t due;  // uv_hrtime
-      std::string bytes;
-    };
-
-    Connection* connection = nullptr;
-    Direction direction = kToServer;
-    uv_tcp_t* from = nullptr;
-    uv_tcp_t* to = nullptr;
-    uv_timer_t timer{};
-    std::deque<Chunk> waiting;
-    std::size_t buffered = 0;  // waiting, and handed to the kernel but not taken yet
-    bool reading = false;
-    bool at_end = false;  // the sender's end of file was read
-    std::uint64_t end_due = 0;
-    bool ended = false;  // and passed on
-  };
-
-  struct Connection {
-    Impl* router = nullptr;
-    std::uint64_t id = 0;
-    std::uint16_t target = 0;
-    std::uint16_t client_port = 0;
-    bool connected = false;
-    bool held = false;
-    bool cut = false;
-    int open_handles = 0;
-    uv_tcp_t client{};
-    uv_tcp_t server{};
-    uv_connect_t connect{};
-    Pipe pipes[2];
-  };
-
-  struct Write {
-    uv_write_t request;
-    Pipe* pipe;
-    std::string bytes;
-  };
-
-  template <class Change>
-  void Update(const Change& change) {
-    {
-      std::lock_guard lock(mutex_);
-      change(stats_);
-      ++changes_;
-    }
-    changed_.notify_all();
-  }
-
-  void NoteTargets() {
-    Update([this](RouterStats& stats) {
-      for (const std::uint16_t port : targets_) stats.targets.try_emplace(port);
-    });
-  }
-
-  void OnConnection(uv_stream_t* listener);
-  void OnConnected(Connection& connection, int status);
-  void Abort(Connection& connection, Cut how);
-  static void OnHandleClosed(Connection& connection);
-  void OnClosedSomething();
-  void SetHeld(Connection& connection, bool held);
-  // Closes it when both ends of file were passed on and every byte was taken.
-  void CloseIfDone(Connection& connection);
-
-  void Advance(Pipe& pipe);
-  void OnRead(Pipe& pipe, ssize_t count, const char* bytes);
-  void Flush(Pipe& pipe);
-  // False when the connection was aborted.
-  bool Send(Pipe& pipe, std::string bytes);
-
-  RouterSettings settings_;
-  std::shared_ptr<detail::Loop> loop_;
-  detail::Listener listener_;
-  bool hold_new_ = false;
-  std::set<std::uint16_t> frozen_;
-  Duration delay_[2] = {};
-  std::vector<std::uint16_t> targets_;
-  std::size_t next_target_ = 0;
-  std::uint64_t next_id_ = 0;
-  std::map<std::uint64_t, Connection*> connections_;  // every one with an open handle; they delete themselves
-  char read_buffer_[64 * 1024];
-
-  bool closing_ = false;
-
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  RouterStats stats_;          // guarded by mutex_
-  std::uint64_t changes_ = 0;  // guarded by mutex_
-  bool closed_ = false;        // guarded by mutex_
-};
-
 void Router::Impl::Close() {
   loop_->Run([this] {
     closing_ = true;
     CutWhere([](const Connection&) { return true; }, Cut::kClose);
+    for (const auto& [id, connection] : connections_) CloseHandles(*connection);
     listener_.Close([this] { OnClosedSomething(); });
   });
   std::unique_lock lock(mutex_);
@@ -255,8 +111,6 @@ std::vector<RouterConnection> Router::Impl::connections() const {
 void Router::Impl::OnConnection(uv_stream_t* listener) {
   auto* connection = new Connection;
   connection->router = this;
-  connection->id = ++next_id_;
-  connections_[connection->id] = connection;
   connection->client.data = connection->server.data = connection;
   uv_tcp_init(loop_->uv(), &connection->client);
   uv_tcp_init(loop_->uv(), &connection->server);
@@ -279,6 +133,8 @@ void Router::Impl::OnConnection(uv_stream_t* listener) {
     connection->client_port = ntohs(peer.sin_port);
   }
   if (!targets_.empty()) connection->target = targets_[next_target_++ % targets_.size()];
+  connection->id = settings_.frame_log != nullptr ? settings_.frame_log->OnOpened(connection->target) : ++next_id_;
+  connections_[connection->id] = connection;
   connection->held = hold_new_ || frozen_.contains(connection->target);
   Update([&](RouterStats& stats) {
     ++stats.accepted;
@@ -292,7 +148,6 @@ void Router::Impl::OnConnection(uv_stream_t* listener) {
     ++target.total;
     ++target.live;
   });
-  if (settings_.frame_log != nullptr) settings_.frame_log->OnOpened(connection->id, connection->target);
   if (accepted != 0 || connection->target == 0 || closing_) return Abort(*connection, Cut::kReset);
 
   uv_tcp_nodelay(&connection->client, 1);
@@ -320,16 +175,38 @@ void Router::Impl::OnConnected(Connection& connection, int status) {
 void Router::Impl::Abort(Connection& connection, Cut how) {
   if (connection.cut) return;
   connection.cut = true;
-  if (how == Cut::kReset) {
-    detail::ResetOnClose(connection.client);
-    detail::ResetOnClose(connection.server);
-  }
   Update([&](RouterStats& stats) {
     --stats.live;
     stats.held -= connection.held;
     if (connection.target != 0) --stats.targets[connection.target].live;
   });
   if (settings_.frame_log != nullptr) settings_.frame_log->OnClosed(connection.id);
+  if (how == Cut::kReset) {
+    detail::ResetOnClose(connection.client);
+    detail::ResetOnClose(connection.server);
+    return CloseHandles(connection);
+  }
+  const bool ended = connection.pipes[kToServer].ended && connection.pipes[kToClient].ended;
+  if (ended || !connection.connected || closing_) return CloseHandles(connection);
+  Part(connection);
+}
+
+// Ends both ways and reads what still comes: closing with bytes unread would be a reset.
+void Router::Impl::Part(Connection& connection) {
+  for (Pipe& pipe : connection.pipes) {
+    uv_timer_stop(&pipe.timer);
+    pipe.waiting.clear();
+    if (!pipe.ended && !EndWriting(pipe)) return CloseHandles(connection);
+    if (!pipe.at_end && !std::exchange(pipe.reading, true)) StartReading(pipe);
+  }
+  uv_update_time(loop_->uv());
+  uv_timer_start(
+      &connection.pipes[kToServer].timer,
+      [](uv_timer_t* timer) { CloseHandles(*static_cast<Pipe*>(timer->data)->connection); }, kPartingMilliseconds, 0);
+}
+
+void Router::Impl::CloseHandles(Connection& connection) {
+  if (std::exchange(connection.closing, true)) return;
   for (uv_tcp_t* socket : {&connection.client, &connection.server}) {
     uv_close(AnyHandle(*socket), [](uv_handle_t* handle) { OnHandleClosed(*static_cast<Connection*>(handle->data)); });
   }
@@ -353,148 +230,6 @@ void Router::Impl::OnClosedSomething() {
   closed_ = true;
   // Under the lock: Close() destroys all this as soon as it is let go.
   changed_.notify_all();
-}
-
-void Router::Impl::SetHeld(Connection& connection, bool held) {
-  if (connection.held == held) return;
-  connection.held = held;
-  Update([&](RouterStats& stats) { held ? ++stats.held : --stats.held; });
-  for (Pipe& pipe : connection.pipes) {
-    if (connection.cut) return;
-    Advance(pipe);
-  }
-}
-
-// Starts or stops reading as the connection's state asks for, and sends what is due.
-void Router::Impl::Advance(Pipe& pipe) {
-  Connection& connection = *pipe.connection;
-  Flush(pipe);
-  if (connection.cut) return;
-  // Below the bound reading goes on only when half of it is free, so that it does not flutter.
-  const std::size_t bound = pipe.reading ? settings_.max_buffered_bytes : settings_.max_buffered_bytes / 2 + 1;
-  const bool read = connection.connected && !connection.held && !pipe.at_end && pipe.buffered < bound;
-  if (read == pipe.reading) return;
-  pipe.reading = read;
-  if (!read) {
-    uv_read_stop(Stream(*pipe.from));
-    return;
-  }
-  uv_read_start(
-      Stream(*pipe.from),
-      [](uv_handle_t* handle, std::size_t, uv_buf_t* buffer) {
-        // One for all: what is read is sent or copied before the next read.
-        Impl& router = *static_cast<Connection*>(handle->data)->router;
-        *buffer = uv_buf_init(router.read_buffer_, sizeof router.read_buffer_);
-      },
-      [](uv_stream_t* stream, ssize_t count, const uv_buf_t* buffer) {
-        auto& read_from = *static_cast<Connection*>(stream->data);
-        const Direction direction = stream == Stream(read_from.client) ? kToServer : kToClient;
-        read_from.router->OnRead(read_from.pipes[direction], count, buffer->base);
-      });
-}
-
-void Router::Impl::OnRead(Pipe& pipe, ssize_t count, const char* bytes) {
-  if (count == 0) return;
-  Connection& connection = *pipe.connection;
-  const auto due = uv_hrtime() + static_cast<std::uint64_t>(delay_[pipe.direction].count());
-  if (count == UV_EOF) {
-    pipe.at_end = true;
-    pipe.end_due = due;
-    return Advance(pipe);
-  }
-  // A reset is passed on as one.
-  if (count < 0) return Abort(connection, Cut::kReset);
-
-  if (settings_.frame_log != nullptr) {
-    settings_.frame_log->OnBytes(connection.id, pipe.direction == kToClient,
-                                 std::string_view(bytes, static_cast<std::size_t>(count)));
-  }
-  Update([&](RouterStats& stats) {
-    (pipe.direction == kToServer ? stats.bytes_to_server : stats.bytes_to_client) += static_cast<std::uint64_t>(count);
-  });
-  std::size_t taken = 0;
-  if (pipe.buffered == 0 && delay_[pipe.direction] == Duration::zero()) {
-    uv_buf_t buffer = uv_buf_init(const_cast<char*>(bytes), static_cast<unsigned>(count));
-    const int written = uv_try_write(Stream(*pipe.to), &buffer, 1);
-    if (written < 0 && written != UV_EAGAIN) return Abort(connection, Cut::kReset);
-    taken = static_cast<std::size_t>(std::max(written, 0));
-  }
-  const std::size_t rest = static_cast<std::size_t>(count) - taken;
-  if (rest == 0) return;
-  pipe.waiting.push_back({.due = due, .bytes = std::string(bytes + taken, rest)});
-  pipe.buffered += rest;
-  Advance(pipe);
-}
-
-void Router::Impl::Flush(Pipe& pipe) {
-  Connection& connection = *pipe.connection;
-  if (!connection.connected || connection.held) {
-    uv_timer_stop(&pipe.timer);
-    return;
-  }
-  const std::uint64_t now = uv_hrtime();
-  while (!pipe.waiting.empty() && pipe.waiting.front().due <= now) {
-    std::string bytes = std::move(pipe.waiting.front().bytes);
-    pipe.waiting.pop_front();
-    if (!Send(pipe, std::move(bytes))) return;
-  }
-  if (pipe.waiting.empty() && pipe.at_end && pipe.end_due <= now && !pipe.ended) {
-    pipe.ended = true;
-    if (connection.pipes[1 - pipe.direction].ended) return CloseIfDone(connection);
-    auto* shutdown = new uv_shutdown_t;
-    const int started = uv_shutdown(shutdown, Stream(*pipe.to), [](uv_shutdown_t* done, int) { delete done; });
-    if (started != 0) {
-      delete shutdown;
-      Abort(connection, Cut::kReset);
-    }
-    return;
-  }
-  std::uint64_t next = 0;
-  if (!pipe.waiting.empty()) {
-    next = pipe.waiting.front().due;
-  } else if (pipe.at_end && !pipe.ended) {
-    next = pipe.end_due;
-  } else {
-    return;
-  }
-  // The loop's idea of now may be old by as long as this turn has taken; rounded up, so that nothing leaves too early.
-  uv_update_time(loop_->uv());
-  uv_timer_start(
-      &pipe.timer,
-      [](uv_timer_t* timer) {
-        auto& due = *static_cast<Pipe*>(timer->data);
-        due.connection->router->Advance(due);
-      },
-      (next - now + 999'999) / 1'000'000, 0);
-}
-
-void Router::Impl::CloseIfDone(Connection& connection) {
-  for (const Pipe& pipe : connection.pipes) {
-    if (!pipe.ended || pipe.buffered != 0) return;
-  }
-  Abort(connection, Cut::kClose);
-}
-
-bool Router::Impl::Send(Pipe& pipe, std::string bytes) {
-  auto* write = new Write{.request = {}, .pipe = &pipe, .bytes = std::move(bytes)};
-  write->request.data = write;
-  uv_buf_t buffer = uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size()));
-  // Called before the handles' own close callbacks where the connection is cut, so the pipe still exists.
-  const int started = uv_write(&write->request, Stream(*pipe.to), &buffer, 1, [](uv_write_t* request, int status) {
-    auto* done = static_cast<Write*>(request->data);
-    Pipe& written = *done->pipe;
-    written.buffered -= done->bytes.size();
-    delete done;
-    Connection& connection = *written.connection;
-    if (connection.cut) return;
-    if (status != 0) return connection.router->Abort(connection, Cut::kReset);
-    connection.router->Advance(written);
-    connection.router->CloseIfDone(connection);
-  });
-  if (started == 0) return true;
-  delete write;
-  Abort(*pipe.connection, Cut::kReset);
-  return false;
 }
 
 Result<std::unique_ptr<Router>> Router::Create(RouterSettings settings) {

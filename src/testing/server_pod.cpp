@@ -24,8 +24,7 @@ class ServerPod final : public Pod {
   ~ServerPod() override {
     server_->ShutdownNow();
     waiter_.join();
-    // A handler that never finished may still use its service.
-    if (code_ != 0) new std::vector<std::shared_ptr<AnyService>>(services_);
+    if (code_ != 0) Keep(services_);
   }
 
   std::uint16_t port() const override { return static_cast<std::uint16_t>(server_->port()); }
@@ -40,6 +39,14 @@ class ServerPod final : public Pod {
   }
 
  private:
+  // A handler that never finished may still use its service: kept to the process's end, within reach of leak checkers.
+  static void Keep(const std::vector<std::shared_ptr<AnyService>>& services) {
+    static std::mutex& mutex = *new std::mutex;
+    static auto& kept = *new std::vector<std::shared_ptr<AnyService>>;
+    std::lock_guard lock(mutex);
+    kept.insert(kept.end(), services.begin(), services.end());
+  }
+
   std::vector<std::shared_ptr<AnyService>> services_;
   std::unique_ptr<Server> server_;
   std::thread waiter_;

@@ -206,6 +206,12 @@ struct Telemetry::Impl {
   std::shared_ptr<Recorded<RecordedSpan>> spans = std::make_shared<Recorded<RecordedSpan>>();
   std::shared_ptr<Recorded<RecordedLog>> logs = std::make_shared<Recorded<RecordedLog>>();
   std::shared_ptr<PointReader> reader = std::make_shared<PointReader>();
+
+  // Under mutex.
+  std::vector<RecordedPoint> Points() const;
+
+  mutable std::mutex mutex;
+  // All guarded by mutex.
   nostd::shared_ptr<sdk::trace::TracerProvider> tracers;
   nostd::shared_ptr<sdk::metrics::MeterProvider> meters;
   nostd::shared_ptr<sdk::logs::LoggerProvider> loggers;
@@ -227,25 +233,36 @@ Telemetry::Telemetry() : impl_(std::make_unique<Impl>()) {
 Telemetry::~Telemetry() = default;
 
 nostd::shared_ptr<opentelemetry::trace::TracerProvider> Telemetry::tracer_provider() const {
+  std::lock_guard lock(impl_->mutex);
   return Copy(impl_->tracers);
 }
 
 nostd::shared_ptr<opentelemetry::metrics::MeterProvider> Telemetry::meter_provider() const {
+  std::lock_guard lock(impl_->mutex);
   return Copy(impl_->meters);
 }
 
 nostd::shared_ptr<opentelemetry::logs::LoggerProvider> Telemetry::logger_provider() const {
+  std::lock_guard lock(impl_->mutex);
   return Copy(impl_->loggers);
 }
 
-sdk::metrics::MeterProvider& Telemetry::sdk_meter_provider() const { return *impl_->meters; }
+sdk::metrics::MeterProvider& Telemetry::sdk_meter_provider() const {
+  std::lock_guard lock(impl_->mutex);
+  return *impl_->meters;
+}
 
 std::vector<RecordedSpan> Telemetry::Spans() const { return impl_->spans->Copy(); }
 
 std::vector<RecordedPoint> Telemetry::Points() const {
-  if (impl_->shut_down) return impl_->last_points;
+  std::lock_guard lock(impl_->mutex);
+  return impl_->Points();
+}
+
+std::vector<RecordedPoint> Telemetry::Impl::Points() const {
+  if (shut_down) return last_points;
   std::vector<RecordedPoint> points;
-  impl_->reader->Collect([&](sdk::metrics::ResourceMetrics& resource) {
+  reader->Collect([&](sdk::metrics::ResourceMetrics& resource) {
     for (const auto& scope : resource.scope_metric_data_) {
       for (const auto& metric : scope.metric_data_) {
         for (const auto& data : metric.point_data_attr_) points.push_back(PointOf(metric.instrument_descriptor, data));
@@ -272,8 +289,9 @@ double Telemetry::Sum(std::string_view instrument, const RecordedAttributes& att
 std::vector<RecordedLog> Telemetry::Logs() const { return impl_->logs->Copy(); }
 
 void Telemetry::Shutdown() {
+  std::lock_guard lock(impl_->mutex);
   if (impl_->shut_down) return;
-  impl_->last_points = Points();
+  impl_->last_points = impl_->Points();
   impl_->shut_down = true;
   impl_->tracers->Shutdown();
   impl_->meters->Shutdown();

@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -157,6 +159,40 @@ TEST_CASE("X2: a headless service's name resolves to every ready pod") {
   service->Kill(2);
   CHECK(Ask(*StubTo(target)) == "pod-3");
   CHECK(service->router(3).stats().accepted >= 1);
+}
+
+TEST_CASE("X2: a frame log tells the connections of a headless service's pods apart") {
+  const auto log = std::make_shared<testing::FrameLog>();
+  const auto service = MakeService({.make_pod = EchoPods(), .headless = true, .router = {.frame_log = log}});
+  for (std::size_t pod = 0; pod < 3; ++pod) {
+    CHECK(Ask(*StubTo(service->router(pod).address())) == "pod-" + std::to_string(pod));
+  }
+  CHECK(log->connections() == std::vector<std::uint64_t>{1, 2, 3});
+  for (std::uint64_t connection = 1; connection <= 3; ++connection) {
+    CHECK(log->target(connection) == service->pod(static_cast<std::size_t>(connection - 1)).port());
+    CHECK_FALSE(log->broken(connection));
+    CHECK(log->Count(connection, false, testing::FrameType::kHeaders) == 1);
+  }
+}
+
+TEST_CASE("X2: a pod may be started by a pod, and from a process that ignores its children's end") {
+  // As AnnouncePort's process has it.
+  setenv("PENSTOCK_TESTING_POD_FD", "1000000", 1);
+  {
+    const auto service = MakeService({.make_pod = EchoPods({.own_process = true}), .pods = 1});
+    CHECK(AskAnew(*service) == "pod-0");
+  }
+  unsetenv("PENSTOCK_TESTING_POD_FD");
+
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  {
+    const auto service = MakeService({.make_pod = EchoPods({.own_process = true}), .pods = 1});
+    CHECK(AskAnew(*service) == "pod-0");
+    service->Kill(0);
+    CHECK(service->pod(0).Wait() == 255);
+    CHECK_FALSE(service->pod(0).Freeze());
+  }
+  std::signal(SIGCHLD, before);
 }
 
 TEST_CASE("X2: what does not come up says why") {

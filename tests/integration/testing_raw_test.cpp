@@ -1,7 +1,14 @@
 // The raw peer under a plain grpc++ client, the raw client on a plain grpc++ server, and the two on each other.
 #include <doctest/doctest.h>
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "penstock/testing/certificates.h"
@@ -171,6 +178,88 @@ TEST_CASE("X2: a script waits for time and for signals, and hears of the client'
   });
   CHECK(Call(*silent).status.error_message() == "woken");
   signaller.join();
+}
+
+TEST_CASE("X2: a reset that comes after the answer is told too, and a waiting predicate may ask the peer") {
+  const auto peer = MakePeer([](const RawRequest&) { return RawScript::Ok(Reply("hello")); });
+  const auto client = MakeClient(peer->port());
+  REQUIRE(client->StartHttp2());
+  for (const std::uint32_t stream : {1U, 3U}) {
+    REQUIRE(client->Request(stream, "/a.B/C"));
+    REQUIRE(client->ReadEnd(stream).has_value());
+  }
+  CHECK(client->Send(RstStreamFrame(1, kHttp2Cancel)));
+  CHECK(peer->WaitUntil([&](const RawPeerStats& stats) { return stats.resets == 1 && peer->requests().size() == 2; }));
+  CHECK(peer->requests()[0].reset == kHttp2Cancel);
+  CHECK_FALSE(peer->requests()[1].reset.has_value());
+  CHECK(peer->stats().requests == 2);
+}
+
+namespace {
+
+// Speaks TLS 1.2 once, and sends its SETTINGS together with the end of the handshake.
+class Tls12Server {
+ public:
+  explicit Tls12Server(const Identity& identity) : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(listen(listener_, 1) == 0);
+    REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, identity] { Serve(identity); });
+  }
+  ~Tls12Server() {
+    thread_.join();
+    close(listener_);
+  }
+  std::uint16_t port() const { return port_; }
+
+ private:
+  void Serve(const Identity& identity) const {
+    const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
+    SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
+    const std::unique_ptr<BIO, decltype(&BIO_free)> certificate(BIO_new_mem_buf(identity.certificate.data(), -1), &BIO_free);
+    const std::unique_ptr<BIO, decltype(&BIO_free)> key(BIO_new_mem_buf(identity.key.data(), -1), &BIO_free);
+    const std::unique_ptr<X509, decltype(&X509_free)> parsed(PEM_read_bio_X509(certificate.get(), nullptr, nullptr, nullptr), &X509_free);
+    const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> parsed_key(PEM_read_bio_PrivateKey(key.get(), nullptr, nullptr, nullptr), &EVP_PKEY_free);
+    SSL_CTX_use_certificate(context.get(), parsed.get());
+    SSL_CTX_use_PrivateKey(context.get(), parsed_key.get());
+    const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), &SSL_free);
+    SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+    const int connection = accept(listener_, nullptr, nullptr);
+    char bytes[4096];
+    for (ssize_t count = 1; count > 0; count = recv(connection, bytes, sizeof bytes, 0)) {
+      if (count > 1) BIO_write(SSL_get_rbio(ssl.get()), bytes, static_cast<int>(count));
+      if (SSL_accept(ssl.get()) == 1 && SSL_get_version(ssl.get()) == std::string("TLSv1.2") && BIO_pending(SSL_get_wbio(ssl.get())) > 0) {
+        const std::string settings = Encode(SettingsFrame());
+        SSL_write(ssl.get(), settings.data(), static_cast<int>(settings.size()));
+      }
+      char* out = nullptr;
+      const long length = BIO_get_mem_data(SSL_get_wbio(ssl.get()), &out);
+      if (length > 0) send(connection, out, static_cast<std::size_t>(length), MSG_NOSIGNAL);
+      BIO_reset(SSL_get_wbio(ssl.get()));
+    }
+    close(connection);
+  }
+
+  int listener_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("X2: over TLS 1.2 the raw client sees what came together with the end of the handshake") {
+  const CertificateAuthority authority;
+  const Tls12Server server(authority.Issue());
+  const auto client = MakeClient(server.port(), {.tls = true});
+  const auto settings = client->Read(10s);
+  REQUIRE(settings.has_value());
+  CHECK(settings->type == FrameType::kSettings);
+  client->Close();
 }
 
 TEST_CASE("X2: closing all, and destroying a peer with calls in flight, ends them") {

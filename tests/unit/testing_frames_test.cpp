@@ -19,7 +19,7 @@ std::string Stream(std::uint32_t id, const char* status) {
 
 std::shared_ptr<FrameLog> LogOf(const std::string& from_server, FrameLogSettings settings = {}) {
   auto log = std::make_shared<FrameLog>(settings);
-  log->OnOpened(1, 4711);
+  REQUIRE(log->OnOpened(4711) == 1);
   log->OnBytes(1, true, from_server);
   return log;
 }

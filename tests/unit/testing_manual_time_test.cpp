@@ -104,6 +104,30 @@ TEST_CASE("X1: a timer without end is stopped") {
   time.Disarm(action);
 }
 
+TEST_CASE("X1: a timer without end that was due as it was armed is stopped too, and the next Advance says so") {
+  ManualTime time;
+  std::atomic<int> fired{0};
+  std::atomic<bool> stop{false};
+  Action action([&] {
+    ++fired;
+    if (!stop) time.Arm(action, time.Now());
+  });
+  time.Arm(action, time.Now());
+  // Whoever is first: the kit's thread with its million, or Advance with one of its own.
+  const auto limit = std::chrono::steady_clock::now() + 30s;
+  while (fired < 1'000'000 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  CHECK_THROWS_AS(time.Advance(0s), std::logic_error);
+  stop = true;
+  // It may have gone on once more on the kit's thread, which says so again.
+  for (int i = 0; i < 3; ++i) {
+    try {
+      time.Advance(0s);
+    } catch (const std::logic_error&) {
+    }
+  }
+  CHECK(time.timers() == 0);
+}
+
 TEST_CASE("X1: arming, disarming and advancing from several threads at once: each timer fires or is disarmed, once") {
   ManualTime time;
   constexpr int kThreads = 3;

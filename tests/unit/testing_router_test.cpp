@@ -257,6 +257,24 @@ TEST_CASE("X2: one connection, those of a target, or all are cut, in order or by
   CHECK(router->WaitUntil([](const RouterStats& stats) { return stats.live == 0; }));
 }
 
+TEST_CASE("X2: a connection is cut in order also where bytes wait in it, and one whose other end stays is gone in the end") {
+  EchoTarget a("a");
+  const auto router = MakeRouter({.targets = {a.port()}});
+  for (const bool held : {true, false}) {
+    router->HoldNew(held);
+    Socket client = Socket::Connect(router->port());
+    if (!held) CHECK(client.Read() == "a");
+    CHECK(router->WaitUntil([](const RouterStats& stats) { return stats.live == 1; }));
+    if (!held) router->StallAll();
+    CHECK(client.Send("nobody reads this"));
+    CHECK(router->CutAll() == 1);
+    CHECK(client.Read() == "");
+    CHECK(client.Send("nor this"));
+    // It does not close: it is closed.
+    CHECK(client.Read(1, 1s) != "?");
+  }
+}
+
 TEST_CASE("X2: a receiver that reads nothing stops the sender at the bound, and everything arrives in the end") {
   EchoTarget a("a");
   const auto router = MakeRouter({.targets = {a.port()}, .delay = 1ms, .max_buffered_bytes = 64 * 1024});

@@ -9,7 +9,7 @@
 //     for (std::uint64_t id : log->connections()) CHECK(log->GoawayBeforeTrailers(id) != false);
 //
 // Threads: every member may be called from any thread.
-// Ownership: shared by the router and the test; owns what it noted.
+// Ownership: shared by the test and its router, or the routers of a headless service; owns what it noted.
 // Time: each frame carries the steady clock's time at which the router had read it whole.
 // Errors: plain text only: on anything that is not HTTP/2 a connection is marked `broken` and noted no further. Past
 // `max_frames` frames are counted and not kept, and truncated() says so.
@@ -91,8 +91,8 @@ class FrameLog {
   std::string Dump() const;
   std::string Dump(std::uint64_t connection) const;
 
-  // Called by the router.
-  void OnOpened(std::uint64_t connection, std::uint16_t target);
+  // Called by the router. Numbers the connection: 1, 2, 3, …, over all routers that share the log.
+  std::uint64_t OnOpened(std::uint16_t target);
   void OnBytes(std::uint64_t connection, bool from_server, std::string_view bytes);
   void OnClosed(std::uint64_t connection);
 

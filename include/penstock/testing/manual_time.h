@@ -9,8 +9,8 @@
 //     REQUIRE(time->WaitForTimer(time->Now() + 100ms));      // the backoff is armed: no guess, no sleep
 //     time->AdvanceToNext();
 //
-// What stays real, because it is gRPC's own: connecting and its backoff, keepalive, a connection's age, and the 500 ms a
-// server gives to handshakes.
+// What stays real, because it is gRPC's own or waits for the network: connecting and its backoff, DNS, keepalive, a connection's
+// age, and in a server's shutdown all but drain and grace (docs/testing.md lists it).
 //
 // Threads: every member may be called from any thread; Advance, AdvanceTo, AdvanceToNext and the waits not from a timer.
 // Timers fire one at a time, on the thread that advances; one that is armed when it is due already fires soon, on a thread
@@ -18,7 +18,7 @@
 // Ownership: shared by the test and what it tests. Timers are their owners', as TimeSource says.
 // Time: never goes back. The clock stands at each timer's own time while it fires.
 // Errors: advancing by a length below zero does nothing; a timer that arms itself again at once for ever stops Advance
-// after a million firings, with a std::logic_error.
+// after a million firings, with a std::logic_error; where that happens on the kit's own thread, the next Advance throws it.
 
 #include <chrono>
 #include <cstddef>

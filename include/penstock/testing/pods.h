@@ -47,7 +47,8 @@ class Pod {
   // As SIGTERM: begins to leave in order, and returns at once.
   virtual void Shutdown() = 0;
 
-  // Blocks until it is gone; its exit code, 128 + the signal where one killed it, -1 when the limit ended first.
+  // Blocks until it is gone; its exit code, 128 + the signal where one killed it, -1 when the limit ended first. Of a process
+  // 255 where the code went to somebody else: this program ignores SIGCHLD, or waits for any child.
   virtual int Wait(Duration limit = std::chrono::seconds(60)) = 0;
 
   // As SIGKILL.

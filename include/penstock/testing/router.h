@@ -66,7 +66,8 @@ struct RouterStats {
 };
 
 struct RouterConnection {
-  std::uint64_t id = 0;  // 1, 2, 3, … in the order of acceptance; the same in a frame log
+  // 1, 2, 3, … in the order of acceptance; with a frame log the log's, which counts over all routers that share it.
+  std::uint64_t id = 0;
   std::uint16_t target = 0;
   std::uint16_t client_port = 0;
   bool held = false;
@@ -74,7 +75,8 @@ struct RouterConnection {
 
 class Router {
  public:
-  // How a connection is cut: an orderly end of file on both sides, or a reset (RST).
+  // How a connection is cut: an orderly end of file on both sides, or a reset (RST). Either way nothing is forwarded any more;
+  // who has its end of file and does not close within 250 ms is reset.
   enum class Cut { kClose, kReset };
 
   static Result<std::unique_ptr<Router>> Create(RouterSettings settings = {});

@@ -82,11 +82,12 @@ class Telemetry {
   Telemetry(const Telemetry&) = delete;
   Telemetry& operator=(const Telemetry&) = delete;
 
+  // Null after Shutdown().
   opentelemetry::nostd::shared_ptr<opentelemetry::trace::TracerProvider> tracer_provider() const;
   opentelemetry::nostd::shared_ptr<opentelemetry::metrics::MeterProvider> meter_provider() const;
   opentelemetry::nostd::shared_ptr<opentelemetry::logs::LoggerProvider> logger_provider() const;
 
-  // For views (otel::AddDurationBuckets), before the provider is used.
+  // For views (otel::AddDurationBuckets), before the provider is used; not after Shutdown().
   opentelemetry::sdk::metrics::MeterProvider& sdk_meter_provider() const;
 
   // Those that have ended, in that order.
