@@ -29,7 +29,8 @@ CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clo
   const std::shared_ptr<ClientObserver>& observer = settings.observer;
   if (observer) {
     breaker.observer = [observer, own = std::move(breaker.observer)](const CircuitTransition& transition) {
-      observer->OnTransition(transition, CauseScope::Current());
+      // What this thread tells for another has its cause there.
+      observer->OnTransition(transition, transition.own ? CauseScope::Current() : TransitionCause{});
       if (own) own(transition);
     };
   }

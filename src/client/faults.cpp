@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "penstock/core/detail/split_mix.h"
 #include "runtime/baggage.h"
 #include "runtime/status_name.h"
 
@@ -163,14 +164,6 @@ Found FindScenario(std::string_view baggage) {
   return found;
 }
 
-// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014): the n-th number from n alone.
-constexpr std::uint64_t Mixed(std::uint64_t n) noexcept {
-  std::uint64_t z = n * 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
 }  // namespace
 
 Result<FaultScenario> FaultScenario::Parse(std::string_view text) {
@@ -243,7 +236,8 @@ std::string FaultInjector::last_problem() const {
 
 bool FaultInjector::Draw(std::uint32_t millionths) noexcept {
   if (millionths == 1'000'000) return true;
-  return Mixed(drawn_.fetch_add(1, std::memory_order_relaxed)) % 1'000'000 < millionths;
+  // The n-th number, from n alone.
+  return detail::SplitMix(drawn_.fetch_add(1, std::memory_order_relaxed) * detail::kSplitMixStep) % 1'000'000 < millionths;
 }
 
 bool FaultInjector::TakeOne(std::string_view scenario, const FaultPoint& point) {

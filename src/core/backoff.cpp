@@ -1,15 +1,34 @@
 #include "penstock/core/backoff.h"
 
 #include <fmt/chrono.h>
+#include <pthread.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "penstock/core/detail/split_mix.h"
+
 namespace penstock::inline v0 {
 
 namespace {
 __extension__ typedef unsigned __int128 Product;  // NOLINT: `using` takes no __extension__ in GCC 12
+
+// Of the calling thread; 0: not yet seeded.
+constinit thread_local std::uint64_t random_state = 0;
+
+[[gnu::noinline, gnu::cold]] void Seed() noexcept {
+  // A forked child has one thread, with a copy of its parent's state, of which it must not draw. Where no handler can be had
+  // it draws as its parent does: no harm but to the jitter.
+  static const bool reseeds = pthread_atfork(nullptr, nullptr, [] { random_state = 0; }) == 0;
+  (void)reseeds;
+  if (getrandom(&random_state, sizeof random_state, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random_state)) {
+    // Before the kernel's pool is ready, early in the boot: the time and where this thread's memory lies must do.
+    random_state = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count()) * detail::kSplitMixStep ^
+                   reinterpret_cast<std::uintptr_t>(&random_state) ^ static_cast<std::uint64_t>(getpid()) << 32;
+  }
+  random_state |= 1;  // any value but the mark for "not yet seeded"
+}
 }  // namespace
 
 Duration Backoff::Bound(std::uint64_t attempt) const noexcept {
@@ -40,21 +59,8 @@ void CheckSettings(const Backoff& settings, std::string_view prefix, std::vector
 }
 
 std::uint64_t RandomBits() noexcept {
-  // SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
-  constinit static thread_local std::uint64_t state = 0;
-  if (state == 0) [[unlikely]] {
-    if (getrandom(&state, sizeof state, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof state)) {
-      // Before the kernel's pool is ready, early in the boot: the time and where this thread's memory lies must do.
-      state = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count()) * 0x9e3779b97f4a7c15u ^
-              reinterpret_cast<std::uintptr_t>(&state) ^ static_cast<std::uint64_t>(getpid()) << 32;
-    }
-    state |= 1;  // any value but the mark for "not yet seeded"
-  }
-  state += 0x9e3779b97f4a7c15u;
-  std::uint64_t bits = state;
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-  return bits ^ (bits >> 31);
+  if (random_state == 0) [[unlikely]] Seed();
+  return detail::SplitMix(random_state += detail::kSplitMixStep);
 }
 
 }  // namespace penstock::inline v0

@@ -14,6 +14,7 @@
 #include <bit>
 #include <exception>
 #include <iterator>
+#include <stdexcept>
 #include <utility>
 
 #include "penstock/core/detail/circuit_core.h"
@@ -442,10 +443,10 @@ void CircuitCore<Atomics>::SettleProbe(std::uint64_t lease, std::uint32_t slot_n
 
 // Counts a result and does what the policy decides; nothing if the generation is over.
 template <class Atomics>
-bool CircuitCore<Atomics>::RecordProbe(std::uint64_t generation, Kind kind, Counter Line::*counter) noexcept {
+void CircuitCore<Atomics>::RecordProbe(std::uint64_t generation, Kind kind, Counter Line::*counter) noexcept {
   for (;;) {
     std::uint64_t word = word_.load(std::memory_order_acquire);
-    if (StateOf(word) != CircuitState::kHalfOpen || GenerationOf(word) != generation) return false;
+    if (StateOf(word) != CircuitState::kHalfOpen || GenerationOf(word) != generation) return;
     Counts counts;
     TallySeen seen;
     if (!ReadTally(word, counts, seen)) continue;
@@ -459,15 +460,15 @@ bool CircuitCore<Atomics>::RecordProbe(std::uint64_t generation, Kind kind, Coun
                                    static_cast<std::uint64_t>(kind);
         if (word_.compare_exchange_strong(word, next, std::memory_order_acq_rel, std::memory_order_acquire)) {
           if (counter != nullptr) Add(counter);
-          return true;
+          return;
         }
         break;
       }
       case ProbeDecision::kClose:
-        if (Change(word, CircuitState::kClosed, counts, counter)) return true;
+        if (Change(word, CircuitState::kClosed, counts, counter)) return;
         break;
       case ProbeDecision::kOpen:
-        if (Change(word, CircuitState::kOpen, counts, counter)) return true;
+        if (Change(word, CircuitState::kOpen, counts, counter)) return;
         break;
     }
   }
@@ -550,7 +551,11 @@ template <class Atomics>
 ProbeDecision CircuitCore<Atomics>::DecideProbe(const Counts& counts) const noexcept {
   if (settings_.probe) {
     ProbeDecision decision = ProbeDecision::kKeep;
-    Guarded([&] { decision = settings_.probe(counts); });
+    Guarded([&] {
+      const ProbeDecision decided = settings_.probe(counts);
+      if (decided > ProbeDecision::kOpen) throw std::out_of_range("the probe policy returned no decision");
+      decision = decided;
+    });
     return decision;
   }
   if (counts.failures != 0) return ProbeDecision::kOpen;
@@ -590,7 +595,7 @@ bool CircuitCore<Atomics>::Change(std::uint64_t from, CircuitState to, const Cou
   Tidy(generation);
   if (records_ != nullptr) {
     Publish(generation, StateOf(from), to, counts);
-    Report();
+    Report(generation);
   }
   return true;
 }
@@ -609,16 +614,20 @@ void CircuitCore<Atomics>::PrepareBank(std::uint64_t generation) noexcept {
                                std::memory_order_acq_rel, std::memory_order_acquire);
 }
 
-// Several threads that trip at once may each write a deadline; all are true at that moment. A straggler finds another value.
+// Several threads that trip at once may each write a deadline; all are true at that moment. A straggler finds another value, or
+// is overwritten.
 template <class Atomics>
 void CircuitCore<Atomics>::PrepareDeadline(std::uint64_t generation) noexcept {
   auto& cell = open_until_[generation % kBanks];
   std::int64_t seen = cell.load(std::memory_order_acquire);
-  // After `seen`: who overwrites what another wrote for this generation must not set it back.
-  const std::int64_t until = circuit::Until(Now(), settings_.open_for);
-  // The generation has begun already: its deadline stands, or that of one eight later.
-  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;
-  cell.compare_exchange_strong(seen, until, std::memory_order_acq_rel, std::memory_order_acquire);
+  std::int64_t until = 0;
+  // Again where another came between: that may be one who stalled eight generations ago, with a deadline of then.
+  do {
+    // After `seen`: who overwrites what another wrote for this generation must not set it back.
+    until = circuit::Until(Now(), settings_.open_for);
+    // The generation has begun already: its deadline stands, or that of one eight later.
+    if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;
+  } while (!cell.compare_exchange_strong(seen, until, std::memory_order_acq_rel, std::memory_order_acquire));
 }
 
 // Renews what is tagged with a generation and may not be touched for long, a little at each change of state, so that no tag
@@ -702,9 +711,10 @@ std::optional<CircuitTransition> CircuitCore<Atomics>::ReadRecord(std::uint64_t 
   return transition;
 }
 
-// Tells the observer what there is to tell, unless somebody is at it already, who then tells this too.
+// Tells the observer what there is to tell, unless somebody is at it already, who then tells this too. `own`: the generation
+// that this call has begun.
 template <class Atomics>
-void CircuitCore<Atomics>::Report() noexcept {
+void CircuitCore<Atomics>::Report(std::uint64_t own) noexcept {
   // A bound for one call, which the observer's time is charged to; what is left is told at the next change of state.
   for (std::uint64_t told = 0; told < circuit::kRecords;) {
     std::uint64_t reporter = reporter_.load(std::memory_order_seq_cst);
@@ -724,6 +734,7 @@ void CircuitCore<Atomics>::Report() noexcept {
         ++missed_;
       } else {
         transition->missed = std::exchange(missed_, 0);
+        transition->own = generation == own;
         Guarded([&] { settings_.observer(*transition); });
       }
       generation = (generation + 1) & (kGenerations - 1);

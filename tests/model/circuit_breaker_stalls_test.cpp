@@ -170,6 +170,35 @@ TEST_CASE("B7, B10: a thread that trips and sleeps lengthens nobody's open_for")
   }
 }
 
+TEST_CASE("B1, B10: what a thread wrote that slept since eight changes of state shortens nobody's open_for") {
+  Cascade("a probe's failure sleeps until another opens the breaker, which sleeps as well", [](explorer::Run& run) {
+    CircuitBreakerSettings settings = TwoInARow();
+    settings.probes = 2;
+    auto m = MakeExpired(settings);
+    const Pass failing = m->Acquire();
+    const Pass closing = m->Acquire();
+    auto tripped = std::make_shared<TimePoint>();
+    run.Thread([=] { m->Settle(failing, kFailure); });
+    run.Thread([=] {
+      // Generation 3 is closed, 4 open, 5 half-open, 6 closed, 7 open, 8 half-open, 9 open, 10 half-open: none before 11 uses
+      // the deadline that generation 3 would have had.
+      m->Settle(closing, kSuccess);
+      for (int i = 0; i < 40 && Inspect::Generation(*m->core) < 11; ++i) {
+        if (Inspect::State(*m->core) == CircuitState::kOpen) m->clock.Advance(10ms);
+        const Pass pass = m->Acquire();
+        *tripped = m->clock.Now();
+        m->Settle(pass, Inspect::Generation(*m->core) == 5 ? kSuccess : kFailure);
+      }
+    });
+    run.Thread([=] { m->clock.Advance(1ms); });
+    run.Finally([=, &run] {
+      if (Inspect::Generation(*m->core) != 11 || Inspect::State(*m->core) != CircuitState::kOpen) return;
+      const TimePoint until = m->clock.Now() + m->Acquire().rejected_for;
+      run.Check(until >= *tripped + 10ms && until <= *tripped + 11ms, "it is open for another time");
+    });
+  }, 2);
+}
+
 TEST_CASE("B7, B9, B10: two threads that sleep at once, anywhere, leave a breaker that works") {
   for (const Sleeper& sleeper : kSleepers) {
     for (std::uint64_t target : {5, 8, 9}) {

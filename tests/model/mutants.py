@@ -66,8 +66,11 @@ MUTANTS = [
      "  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;\n"
      "  base.compare", "  base.compare"),
     ("prepares the deadline of a generation that is long over", SLOW,
-     "  if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;\n"
-     "  cell.compare", "  if (GenerationOf(word_.load(std::memory_order_acquire)) == generation) return;\n  cell.compare"),
+     "    if (GenerationOf(word_.load(std::memory_order_acquire)) != ((generation - 1) & (kGenerations - 1))) return;\n"
+     "  } while (!cell", "    if (GenerationOf(word_.load(std::memory_order_acquire)) == generation) return;\n  } while (!cell"),
+    ("takes the deadline of one who has slept for eight generations", SLOW,
+     "  } while (!cell.compare_exchange_strong(seen, until, std::memory_order_acq_rel, std::memory_order_acquire));\n",
+     "    cell.compare_exchange_strong(seen, until, std::memory_order_acq_rel, std::memory_order_acquire);\n  } while (false);\n"),
     ("tags the half-open counts with two bits of the version", FAST,
      "GenerationOf(word) << 18 | (version & 0x3ffff);", "GenerationOf(word) << 18 | (version / 4 & 3);"),
     ("tags the half-open counts without the version", FAST,

@@ -1,6 +1,8 @@
 #include "penstock/core/backoff.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -84,6 +86,25 @@ TEST_CASE("K1: no two threads draw the same waits") {
   std::set<std::uint64_t> all;
   for (const auto& own : drawn) all.insert(own.begin(), own.end());
   CHECK(all.size() == 8000);
+}
+
+TEST_CASE("K1: a forked process does not draw its parent's waits") {
+  RandomBits();  // the parent's generator is seeded
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::uint64_t drawn = RandomBits();
+    _exit(write(ends[1], &drawn, sizeof drawn) == sizeof drawn ? 0 : 1);
+  }
+  std::uint64_t theirs = 0;
+  REQUIRE(read(ends[0], &theirs, sizeof theirs) == sizeof theirs);
+  CHECK(theirs != RandomBits());
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST_CASE("K2: with a retry-after the wait is the larger of the two") {

@@ -411,6 +411,58 @@ TEST_CASE("B8: a policy that throws leaves the breaker as it is and the result r
   CHECK(f.breaker->state() == CircuitState::kClosed);
 }
 
+TEST_CASE("B8: a probe policy that returns no decision leaves the breaker as it is and the result recorded, and is told") {
+  for (const int returned : {3, 255}) {
+    CircuitBreakerSettings settings;
+    int told = 0;
+    settings.error_observer = [&](std::exception_ptr error) {
+      ++told;
+      CHECK_THROWS_AS(std::rethrow_exception(error), std::out_of_range);
+    };
+    int answer = returned;
+    settings.probe = [&](const Counts&) { return static_cast<ProbeDecision>(answer); };
+    BreakerFixture f(settings);
+    f.Calls(5, Outcome::kFailure);
+    f.clock.Advance(10s);
+    f.Probe().Settle(Outcome::kFailure);
+    CHECK(told == 1);
+    CHECK(f.breaker->state() == CircuitState::kHalfOpen);
+    CHECK(f.breaker->counts() == Counts{.failures = 1, .consecutive_failures = 1});
+    answer = static_cast<int>(ProbeDecision::kClose);
+    f.Probe().Settle(Outcome::kSuccess);
+    CHECK(f.breaker->state() == CircuitState::kClosed);
+    CHECK(told == 1);
+  }
+}
+
+TEST_CASE("O5: a transition that another thread's call has made is not told as this one's own") {
+  CircuitBreakerSettings settings;
+  std::vector<CircuitTransition> seen;
+  BreakerFixture* fixture = nullptr;
+  settings.observer = [&](const CircuitTransition& transition) {
+    seen.push_back(transition);
+    if (seen.size() != 1) return;
+    // This thread reports: what the other one does is left to it.
+    std::thread([&] {
+      fixture->clock.Advance(10s);
+      fixture->Probe().Settle(Outcome::kFailure);
+    }).join();
+    CHECK(seen.size() == 1);
+  };
+  BreakerFixture f(settings);
+  fixture = &f;
+  f.Calls(5, Outcome::kFailure);
+  REQUIRE(seen.size() == 3);
+  CHECK(seen[0].own);
+  CHECK_FALSE(seen[1].own);
+  CHECK_FALSE(seen[2].own);
+  f.clock.Advance(10s);
+  f.Probe().Settle(Outcome::kFailure);
+  REQUIRE(seen.size() == 5);
+  CHECK(seen[3].own);
+  CHECK(seen[4].own);
+}
+
 TEST_CASE("B9: an observer may call the breaker, change its state, and throw") {
   CircuitBreakerSettings settings;
   std::vector<CircuitState> entered;

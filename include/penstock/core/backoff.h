@@ -54,8 +54,8 @@ constexpr bool EndsBefore(TimePoint now, Duration wait, TimePoint deadline) noex
   return SaturatingAdd(now, wait) < deadline;
 }
 
-// 64 random bits from a generator of the calling thread's own, seeded from the kernel, so that no two threads, processes or
-// machines draw the same. Not for secrets. Never blocks, never fails.
+// 64 random bits from a generator of the calling thread's own, seeded from the kernel, so that no two threads, processes (forked
+// ones too) or machines draw the same. Not for secrets. Never blocks, never fails.
 std::uint64_t RandomBits() noexcept;
 
 }  // namespace penstock::inline v0

@@ -12,8 +12,8 @@
 //     if (!admission.admitted()) return Busy(admission.rejected_for());
 //     admission.ticket().Settle(Query() ? Outcome::kSuccess : Outcome::kFailure);
 //
-// Threads: every member may be called from any thread; lock-free, no allocation after Create(). A ticket is a plain value:
-// it may travel between threads, but is used by one at a time.
+// Threads: every member may be called from any thread; lock-free, no allocation after Create() but for a thread's first use (of
+// the process's first breaker that it uses). A ticket is a plain value: it may travel between threads, but is used by one at a time.
 // Ownership: one breaker for one dependency; it must outlive its tickets, and no callback may destroy it.
 // Time: monotonic, from settings.clock. While closed, neither admitting nor settling a success reads it.
 // Errors: Create() refuses settings out of range, all of them in one message. Nothing else fails; what a policy or the
@@ -66,7 +66,7 @@ class [[nodiscard]] CircuitTicket {
 
  private:
   friend class CircuitBreaker;
-  static constexpr std::uint32_t kNoSlot = 0xffffffff;
+  static constexpr std::uint32_t kNoSlot = detail::kNoProbeSlot;
 
   CircuitTicket(CircuitBreaker* breaker, std::uint64_t number, std::uint32_t slot) noexcept
       : breaker_(breaker), number_(number), slot_(slot) {}

@@ -62,6 +62,10 @@ struct CircuitTransition {
   // How many transitions just before this one were not reported, because the observer kept its thread while more of them
   // came than the breaker remembers (512): usually 0.
   std::uint64_t missed = 0;
+
+  // Whether the call that the observer runs within has made it. Else it is told for another one: of another thread, or made by
+  // the observer itself.
+  bool own = true;
 };
 
 // Since the breaker was made. Read piece by piece while calls go on, so that the pieces may differ by what happens meanwhile.
@@ -109,14 +113,15 @@ struct CircuitBreakerSettings {
   std::function<bool(const Counts&)> trip{};
 
   // Replaces the rules for the half-open state: called when a probe is settled with success or failure, or noticed to have
-  // timed out. As pure as `trip`. If it throws the breaker stays half-open and the result is recorded.
+  // timed out. As pure as `trip`. If it throws, or returns none of the three (which is told as if it had thrown), the breaker
+  // stays half-open and the result is recorded.
   std::function<ProbeDecision(const Counts&)> probe{};
 
   // Told of every change of state, once each and in order, on the thread of a call that made one, outside any critical
   // section: it may call the breaker. Calls are never kept waiting by it, except the one that it runs on.
   std::function<void(const CircuitTransition&)> observer{};
 
-  // Told what `trip`, `probe` or `observer` threw. Called from any thread, several at once; what it throws is dropped.
+  // Told what `trip`, `probe` or `observer` threw, and a std::out_of_range for a `probe` that returns none of its decisions. Called from any thread, several at once; what it throws is dropped.
   std::function<void(std::exception_ptr)> error_observer{};
 
   // Null: SteadyClock(). Must outlive the breaker.

@@ -21,11 +21,14 @@
 
 namespace penstock::inline v0::detail {
 
+// Instead of a probe slot: of a call that was admitted while closed, or rejected.
+inline constexpr std::uint32_t kNoProbeSlot = 0xffffffff;
+
 // Atomics: `template <class T> Atomic`, kLines (the last one is shared), ThreadLine(), AssignThreadLine(), UsedLines().
 template <class Atomics>
 class CircuitCore {
  public:
-  static constexpr std::uint32_t kNoSlot = 0xffffffff;
+  static constexpr std::uint32_t kNoSlot = kNoProbeSlot;
 
   // What Acquire() says. Admitted: the number to settle with (closed: the state word; half-open: the lease of a slot).
   struct Pass {
@@ -157,7 +160,7 @@ class CircuitCore {
   Counts CountsWithFailure(const ClosedView& view) const noexcept;
   std::uint64_t WindowFailures(std::uint64_t from, std::uint64_t to, std::uint64_t position) const noexcept;
   void SettleProbe(std::uint64_t lease, std::uint32_t slot, Outcome outcome) noexcept;
-  bool RecordProbe(std::uint64_t generation, Kind kind, Counter Line::*counter) noexcept;
+  void RecordProbe(std::uint64_t generation, Kind kind, Counter Line::*counter) noexcept;
   bool ReadTally(std::uint64_t word, Counts& counts, TallySeen& seen) const noexcept;
   void PublishTally(std::uint64_t word, const Counts& counts, const TallySeen& seen) noexcept;
   static void AddTo(Counts& counts, Kind kind) noexcept;
@@ -173,7 +176,7 @@ class CircuitCore {
   void PrepareDeadline(std::uint64_t generation) noexcept;
   void Tidy(std::uint64_t generation) noexcept;
   void Publish(std::uint64_t generation, CircuitState from, CircuitState to, const Counts& counts) noexcept;
-  void Report() noexcept;
+  void Report(std::uint64_t own) noexcept;
   std::optional<CircuitTransition> ReadRecord(std::uint64_t generation, bool& missed) const noexcept;
 
   // Reading.
