@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,7 +24,10 @@ struct Sink {
   std::vector<std::string> written;
   bool refuses = false;
   bool half_closed = false;
+  bool open = true;  // A cancel before does nothing.
   bool cancelled = false;
+  std::function<void()> on_start;   // Within StartWrite(), ...
+  std::function<void()> on_cancel;  // ... before Cancel().
   int finished = 0;
   grpc::Status status;
   const Message* under_way = nullptr;
@@ -40,6 +44,7 @@ class ClientLike {
     CHECK(sink.under_way == nullptr);
     sink.under_way = message;
     sink.written.push_back(message->text + (options.get_buffer_hint() ? "+" : ""));
+    if (sink.on_start) sink.on_start();
     return Started::kStarted;
   }
   Started StartWritesDone() {
@@ -47,7 +52,10 @@ class ClientLike {
     sink.half_closed = true;
     return Started::kStarted;
   }
-  void Cancel() { sink.cancelled = true; }
+  void Cancel() {
+    if (sink.on_cancel) sink.on_cancel();
+    if (sink.open) sink.cancelled = true;
+  }
   virtual void OnWriteDone(bool ok) = 0;
 
   Sink sink;
@@ -91,10 +99,23 @@ class Writer final : public QueuedWrites<Like> {
 
   int writable = 0;
   int failed = 0;
+  std::function<void()> on_writable;
 
  private:
-  void OnWritable() override { ++writable; }
-  void OnWritesFailed() override { ++failed; }
+  void OnWritable() override {
+    CHECK(failed == 0);
+    CHECK_FALSE(telling_now);
+    telling_now = true;
+    ++writable;
+    if (on_writable) on_writable();
+    telling_now = false;
+  }
+  void OnWritesFailed() override {
+    CHECK_FALSE(telling_now);
+    ++failed;
+  }
+
+  bool telling_now = false;
 };
 
 using Strings = std::vector<std::string>;
@@ -188,6 +209,83 @@ TEST_CASE("S10: a stream that may miss nothing is ended by a full queue") {
   client.Put("1");
   CHECK(client.Put("2") == Queued::kEnded);
   CHECK(client.sink.cancelled);
+}
+
+TEST_CASE("S10: a client's stream that a full queue ends is cancelled and never half-closed, which would be a whole one") {
+  // The end of the write that is under way comes before the cancel.
+  Writer<ClientLike> writer({.max_messages = 1, .when_full = WhenFull::kEndStream});
+  writer.Put("0");
+  writer.Put("1");
+  writer.sink.on_cancel = [&] {
+    writer.sink.on_cancel = nullptr;
+    writer.Done();
+  };
+  CHECK(writer.Put("2") == Queued::kEnded);
+  CHECK(writer.sink.cancelled);
+  CHECK_FALSE(writer.sink.half_closed);
+
+  // Full before it is open: the cancel that does nothing then is made when it can be.
+  Writer<ClientLike> early({.max_messages = 1, .when_full = WhenFull::kEndStream});
+  early.sink.open = false;
+  early.Put("0");
+  early.Put("1");
+  CHECK(early.Put("2") == Queued::kEnded);
+  early.WritesDone();
+  CHECK_FALSE(early.sink.cancelled);
+  early.sink.open = true;
+  early.Done();
+  CHECK(early.sink.cancelled);
+  CHECK_FALSE(early.sink.half_closed);
+}
+
+TEST_CASE("S10: OnWritable and OnWritesFailed come one at a time, and OnWritable never after the other") {
+  // The next write has failed before the room that the one before it left is told.
+  Writer<ClientLike> early({.max_messages = 2});
+  for (const char* text : {"0", "1", "2"}) early.Put(text);
+  CHECK(early.Put("3") == Queued::kFull);
+  early.sink.on_start = [&] { early.Done(false); };
+  early.Done();
+  CHECK(early.failed == 1);
+  CHECK(early.writable == 0);
+
+  // It fails while that is told: OnWritesFailed waits, but nobody else does.
+  Writer<ClientLike> late({.max_messages = 2});
+  for (const char* text : {"0", "1", "2"}) late.Put(text);
+  CHECK(late.Put("3") == Queued::kFull);
+  late.on_writable = [&] {
+    std::thread([&] { late.Done(false); }).join();
+    CHECK(late.failed == 0);
+    CHECK(late.Put("4") == Queued::kEnded);
+  };
+  late.Done();
+  CHECK(late.writable == 1);
+  CHECK(late.failed == 1);
+}
+
+TEST_CASE("S10: the memory that is kept to be used again is bounded by max_bytes") {
+  constexpr std::size_t kMost = 1'000;
+  constexpr std::size_t kPlaces = 8;
+  Writer<ClientLike> writer({.max_messages = kPlaces, .max_bytes = kMost});
+  // Long ones pass through every place, then short ones lie where those were.
+  for (std::size_t i = 0; i < 3 * kPlaces; ++i) {
+    writer.Put(std::string(900, 'a'));
+    if (i > 0) writer.Done();
+  }
+  for (std::size_t i = 0; i < 3 * kPlaces; ++i) {
+    const Message small{"a"};
+    CHECK(writer.Write(small) == Queued::kQueued);
+    writer.Done();
+  }
+  writer.DoneAll();
+  // Each message that is moved in is left with what its place kept.
+  std::size_t kept = 0;
+  writer.Put("under way");
+  for (std::size_t i = 0; i < kPlaces; ++i) {
+    Message message{"b"};
+    CHECK(writer.Write(std::move(message)) == Queued::kQueued);
+    kept += message.text.capacity();
+  }
+  CHECK(kept <= 2 * kMost);  // and what every string has
 }
 
 TEST_CASE("S10: the half-close and the finish come after what was queued, and once") {

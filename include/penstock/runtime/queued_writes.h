@@ -17,9 +17,10 @@
 //
 // Threads: Write and the closing ones from any thread that knows the reactor to be alive, several at once: messages go out in the
 // order in which their Write() returned or would have. OnWritable and OnWritesFailed run on gRPC's callback threads, one at a
-// time, without a lock.
+// time, without a lock; OnWritesFailed comes once, and OnWritable never after it.
 // Ownership: the messages are copied or moved in. A message's memory is used again for a later one: Write(const Message&) into a queue
-// that has been used allocates nothing that the last message of its place did not.
+// that has been used allocates nothing that the last message of its place did not. Messages of max_bytes together are kept for
+// that, no more: one beyond it is freed once it has been written.
 // Time: none.
 // Errors: what happens at the bounds is the settings'. After the stream's end Write says kEnded; what waited is dropped, as it
 // would be in gRPC's own buffers.
@@ -64,26 +65,36 @@ class QueuedWrites : public Reactor {
  public:
   using Message = typename Reactor::Written;
 
+  // Whether it is a client's.
+  static constexpr bool kHalfCloses = requires(Reactor& reactor) { reactor.StartWritesDone(); };
+
   explicit QueuedWrites(WriteQueueSettings settings = {}) : settings_(settings) {
     settings_.max_messages = std::max<std::size_t>(settings_.max_messages, 1);
   }
 
   Queued Write(const Message& message) {
-    return Add(message.ByteSizeLong(), [&](Message& place) { place = message; });
+    return Add(message.ByteSizeLong(), [&](Place& place) {
+      place.message = message;
+      place.held = std::max(place.held, place.bytes);
+    });
   }
   // The message is left with what its place in the queue held before: valid, and good to be filled again.
   Queued Write(Message&& message) {
-    return Add(message.ByteSizeLong(), [&](Message& place) { std::swap(place, message); });
+    return Add(message.ByteSizeLong(), [&](Place& place) {
+      std::swap(place.message, message);
+      place.held = place.bytes;
+    });
   }
 
   // At a client: the half-close, once everything has been written. Nothing may be written after it.
   void WritesDone()
-    requires requires(Reactor& reactor) { reactor.StartWritesDone(); }
+    requires kHalfCloses
   {
     {
       std::lock_guard lock(mutex_);
       if (closed_) return;
       closed_ = true;
+      closing_ = true;
       if (writing_) return;  // The last write's end does it.
     }
     Close();
@@ -91,12 +102,13 @@ class QueuedWrites : public Reactor {
 
   // At a server: ends the call with `status` once everything has been written. The first one counts.
   void FinishAfterWrites(grpc::Status status)
-    requires requires(Reactor& reactor) { reactor.Finish(grpc::Status()); }
+    requires(!kHalfCloses)
   {
     {
       std::lock_guard lock(mutex_);
       if (closed_) return;
       closed_ = true;
+      closing_ = true;
       last_status_ = std::move(status);
       if (writing_) return;  // The last write's end does it.
     }
@@ -117,7 +129,7 @@ class QueuedWrites : public Reactor {
  protected:
   // After a kFull: half of the room is free.
   virtual void OnWritable() {}
-  // A write has failed, and what waited is dropped. The stream's end follows.
+  // A write has failed, and what waited is dropped. The stream's end follows. Not for one that Write() has said kEnded of.
   virtual void OnWritesFailed() {}
 
  private:
@@ -136,82 +148,110 @@ class QueuedWrites : public Reactor {
         }
         if (settings_.when_full == WhenFull::kEndStream) {
           closed_ = true;
+          overflowed_ = true;
           Drop();
           lock.unlock();
           EndStream();
           return Queued::kEnded;
         }
         // The hint of the message that gRPC has promises another: this one takes the place of what goes.
-        while (!Fits(bytes)) {
-          RemoveFront();
-          ++dropped_;
-        }
+        while (!Fits(bytes)) DropFront();
       }
       Place& place = AppendPlace();
-      fill(place.message);
       place.bytes = bytes;
+      fill(place);
       waiting_bytes_ += bytes;
       if (writing_) return Queued::kQueued;
       writing_ = true;
       TakeFront();
     }
-    return StartCurrent() ? Queued::kQueued : Queued::kEnded;
+    if (StartCurrent()) return Queued::kQueued;
+    std::lock_guard lock(mutex_);
+    StopTaking();
+    return Queued::kEnded;
   }
 
   void OnWriteDone(bool ok) final {
     bool start = false;
-    bool half_close = false;
-    bool writable = false;
+    bool close = false;
+    bool end = false;
+    bool tell = false;
     {
       std::lock_guard lock(mutex_);
       if (!ok) {
-        closed_ = true;
-        writing_ = false;
-        Drop();
+        tell = Fail();
       } else if (count_ > 0) {
         TakeFront();
         start = true;
       } else {
         writing_ = false;
-        half_close = closed_;
+        close = closing_;
+        // A client's stream again: where the queue was full before the stream was opened, there was nothing to end yet.
+        end = overflowed_ && kHalfCloses;
       }
       if (ok && refused_ && count_ <= settings_.max_messages / 2 && waiting_bytes_ <= settings_.max_bytes / 2) {
         refused_ = false;
-        writable = true;
+        writable_due_ = true;
+        tell = ClaimTelling();
       }
     }
-    const bool failed = !ok || (start && !StartCurrent());
-    if (half_close) Close();
-    if (failed) OnWritesFailed();
-    if (writable) OnWritable();
+    if (start && !StartCurrent()) {
+      std::lock_guard lock(mutex_);
+      tell = Fail() || tell;
+    }
+    if (close) Close();
+    if (end) EndStream();
+    if (tell) Tell();
   }
 
-  // With writing_ set and the message taken: only one thread comes here at a time.
+  // The next message may have been written, and its OnWriteDone be under way, before this one has told what it found. So one
+  // of them tells, and the others leave what they have to tell to him.
+  void Tell() {
+    std::unique_lock lock(mutex_);
+    // Should a reaction throw, which ends the stream: who comes next tells the rest.
+    struct Release {
+      QueuedWrites& queue;
+      std::unique_lock<std::mutex>& lock;
+      ~Release() {
+        if (!lock.owns_lock()) lock.lock();
+        queue.telling_ = false;
+      }
+    } const release{*this, lock};
+    while (failure_due_ || writable_due_) {
+      const bool failed = failure_due_;
+      failure_due_ = false;
+      writable_due_ = false;
+      lock.unlock();
+      if (failed) {
+        OnWritesFailed();
+      } else {
+        OnWritable();
+      }
+      lock.lock();
+    }
+  }
+
+  // With writing_ set and the message taken: only one thread comes here at a time. False: the stream has ended.
   bool StartCurrent() {
     grpc::WriteOptions options;
     if (current_hint_) options.set_buffer_hint();
     const auto started = this->StartWrite(&current_, options);
     if constexpr (std::is_same_v<decltype(started), const bool>) {
-      if (started) return true;
+      return started;
     } else {
-      if (started == decltype(started){}) return true;
+      return started == decltype(started){};
     }
-    std::lock_guard lock(mutex_);
-    closed_ = true;
-    writing_ = false;
-    Drop();
-    return false;
   }
 
   void Close() {
-    if constexpr (requires { this->StartWritesDone(); }) {
+    if constexpr (kHalfCloses) {
       (void)this->StartWritesDone();
     } else {
-      if (last_status_) this->Finish(*std::move(last_status_));
+      this->Finish(*std::move(last_status_));
     }
   }
   void EndStream() {
-    if constexpr (requires { this->StartWritesDone(); }) {
+    if constexpr (kHalfCloses) {
       this->Cancel();
     } else {
       this->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "the reader is too slow: its queue is full"});
@@ -222,6 +262,7 @@ class QueuedWrites : public Reactor {
   struct Place {
     Message message;
     std::size_t bytes = 0;
+    std::size_t held = 0;  // The most that its memory has held.
   };
 
   bool Fits(std::size_t bytes) const {
@@ -234,19 +275,50 @@ class QueuedWrites : public Reactor {
       first_ = 0;
       ring_.resize(std::min(std::max<std::size_t>(4, ring_.size() * 2), settings_.max_messages));
     }
-    return ring_[(first_ + count_++) % ring_.size()];
+    Place& place = ring_[(first_ + count_++) % ring_.size()];
+    kept_bytes_ -= place.held;
+    return place;
   }
-  void RemoveFront() {
-    waiting_bytes_ -= ring_[first_].bytes;
+  // Ends the waiting of the first place; the memory of its message is kept, if there is room for that.
+  void FreeFront() {
+    Place& place = ring_[first_];
+    waiting_bytes_ -= place.bytes;
+    if (kept_bytes_ + place.held > settings_.max_bytes) {
+      Message freed;
+      std::swap(place.message, freed);
+      place.held = 0;
+    }
+    kept_bytes_ += place.held;
     first_ = (first_ + 1) % ring_.size();
     --count_;
   }
+  void DropFront() {
+    FreeFront();
+    ++dropped_;
+  }
   void TakeFront() {
     std::swap(current_, ring_[first_].message);
-    RemoveFront();
+    std::swap(current_held_, ring_[first_].held);
+    FreeFront();
     current_hint_ = count_ > 0;
   }
+  // For the stream's end.
+  void StopTaking() {
+    closed_ = true;
+    writing_ = false;
+    refused_ = false;
+    Drop();
+  }
+  // As StopTaking(), to be told. True: by the caller.
+  bool Fail() {
+    StopTaking();
+    failure_due_ = true;
+    return ClaimTelling();
+  }
+  bool ClaimTelling() { return !std::exchange(telling_, true); }
   void Drop() {
+    ring_.clear();
+    first_ = 0;
     count_ = 0;
     waiting_bytes_ = 0;
   }
@@ -257,12 +329,19 @@ class QueuedWrites : public Reactor {
   std::size_t first_ = 0;
   std::size_t count_ = 0;
   std::size_t waiting_bytes_ = 0;
+  std::size_t kept_bytes_ = 0;
   std::uint64_t dropped_ = 0;
-  bool writing_ = false;   // gRPC has current_.
-  bool closed_ = false;    // Nothing is taken any more.
-  bool refused_ = false;   // Somebody waits for OnWritable().
+  bool writing_ = false;       // gRPC has current_.
+  bool closed_ = false;        // Nothing is taken any more.
+  bool closing_ = false;       // The half-close or the finish comes once everything has been written.
+  bool overflowed_ = false;    // The stream is ended because the queue was full.
+  bool refused_ = false;       // Somebody waits for OnWritable().
+  bool writable_due_ = false;  // OnWritable() is to be told, ...
+  bool failure_due_ = false;   // ... or OnWritesFailed(), ...
+  bool telling_ = false;       // ... by the thread that has set this.
   std::optional<grpc::Status> last_status_;
   Message current_;
+  std::size_t current_held_ = 0;
   bool current_hint_ = false;
 };
 

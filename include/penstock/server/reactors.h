@@ -16,8 +16,8 @@
 //     };
 //     return Start<Watcher>(context, store_);                                           // in the service's method
 //
-// Threads: methods start on gRPC's threads, never two of the same kind at once; OnDone comes last. A reactor must not
-// block in one: two blocked callbacks stop every call of the process. Start… and Finish may be called from any thread that
+// Threads: methods start on gRPC's threads, two of a kind at once only where the first starts the next read or write, which may end
+// before it has returned; OnDone comes last. A reactor must not block in one: two blocked callbacks stop every call of the process. Start… and Finish may be called from any thread that
 // knows the reactor to be alive: from its methods, with a Hold(), or under a lock that its OnDone takes.
 // Ownership: made by Service::Start, deleted after OnDone. Messages stay the reactor's and live until their On…Done, or
 // OnDone for StartWriteAndFinish.
