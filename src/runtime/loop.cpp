@@ -95,8 +95,9 @@ Loop::Loop() {
   // Registered after gRPC's own statics were made, so it runs before they are destroyed: from then on no timer fires into
   // a library that is going away.
   std::atexit([] {
+    // A forked child has not the thread that may have held the mutex as it was made.
+    if (OnThread() || forked_since_start.load(std::memory_order_relaxed)) return;
     Loop& loop = Get();
-    if (OnThread()) return;
     std::lock_guard lock(loop.firing_mutex_);
     loop.silent_ = true;
   });
@@ -122,7 +123,8 @@ void Loop::Arm(Timer& timer, TimePoint due) noexcept {
       wake = true;
     }
   }
-  if (wake) Wake();
+  // FireDue() looks again before it leaves.
+  if (wake && !(OnThread() && firing_)) Wake();
 }
 
 bool Loop::Disarm(Timer& timer) noexcept {
@@ -141,9 +143,7 @@ void Loop::Run(std::function<void()> function) {
 
 void Loop::SetHeartbeat(Duration interval) { heartbeat_->SetInterval(interval); }
 
-void Loop::Wake() noexcept {
-  if (!OnThread()) uv_async_send(&async_);
-}
+void Loop::Wake() noexcept { uv_async_send(&async_); }
 
 void Loop::OnWake() {
   std::vector<std::function<void()>> runs;
@@ -158,6 +158,7 @@ void Loop::OnWake() {
 void Loop::FireDue() {
   std::lock_guard firing(firing_mutex_);
   if (silent_) return;
+  firing_ = true;
   for (;;) {
     const TimePoint now = clock().Now();
     Timer* due = nullptr;
@@ -172,6 +173,7 @@ void Loop::FireDue() {
       due->Fire();
       continue;
     }
+    firing_ = false;
     if (next == TimePoint::max()) {
       uv_timer_stop(&timer_);
       return;
@@ -239,12 +241,12 @@ SignalWatch::SignalWatch(std::function<void(int)> heard) : handles_(new Handles)
 
 SignalWatch::~SignalWatch() {
   RunAndWait([this] {
+    // libuv leaves the default action behind; the program's own handlers come back, at once.
     uv_signal_stop(&handles_->terminate);
+    sigaction(SIGTERM, &handles_->before_terminate, nullptr);
     uv_signal_stop(&handles_->interrupt);
+    sigaction(SIGINT, &handles_->before_interrupt, nullptr);
   });
-  // libuv leaves the default action behind; the program's own handlers come back.
-  sigaction(SIGTERM, &handles_->before_terminate, nullptr);
-  sigaction(SIGINT, &handles_->before_interrupt, nullptr);
   Loop::Get().Run([handles = handles_] {
     const auto closed = [](uv_handle_t* handle) {
       auto* owner = static_cast<Handles*>(handle->data);

@@ -58,6 +58,7 @@ class Loop final : public TimeSource {
   // Held while timers fire, so that exit() can wait for the last one.
   std::mutex firing_mutex_;
   bool silent_ = false;                      // under firing_mutex_
+  bool firing_ = false;                      // the loop thread's: it will look for timers again
   TimerQueue timers_;                        // under mutex_
   TimePoint wake_at_ = TimePoint::max();     // under mutex_: when the loop comes back by itself
   std::vector<std::function<void()>> runs_;  // under mutex_

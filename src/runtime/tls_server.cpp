@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "penstock/core/clock.h"
+#include "penstock/runtime/callback_thread.h"
 #include "runtime/log.h"
 #include "runtime/tls.h"
 
@@ -24,8 +25,14 @@ class ReloadedMaterial {
   grpc_ssl_certificate_config_reload_status Fetch(grpc_ssl_server_certificate_config** config) {
     Lines lines;
     const auto status = FetchLocked(config, lines);
-    // Without the lock: the log may be the user's, and slow; other handshakes go on.
-    for (const auto& [severity, line] : lines) Log(severity, "{}", line);
+    if (!lines.empty()) {
+      // Elsewhere: the log may be the user's, and slow or calling, and gRPC holds a lock around this, for which the port's other
+      // handshakes wait.
+      PostToCallbackThread([lines = std::move(lines)] {
+        const UserCodeScope in_user_code;
+        for (const auto& [severity, line] : lines) Log(severity, "{}", line);
+      });
+    }
     return status;
   }
 

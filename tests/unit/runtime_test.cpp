@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <iostream>
 #include <latch>
 #include <mutex>
 #include <string>
@@ -157,6 +158,31 @@ TEST_CASE("L10: a scope that ends tells each listener once, and one that comes l
   CHECK(scope->ended());
 }
 
+TEST_CASE("L9: what is armed and run on the loop thread itself is not left lying until something else wakes it") {
+  REQUIRE(ConfigureRuntime({.heartbeat = 0ms}).ok());  // which wakes it as well
+  std::promise<void> ran;
+  detail::Loop::Get().Run([&] { detail::Loop::Get().Run([&] { ran.set_value(); }); });
+  CHECK(ran.get_future().wait_for(kPatience) == std::future_status::ready);
+
+  struct Runs final : Timer {
+    void Fire() noexcept override {
+      detail::Loop::Get().Run([this] { ran.set_value(); });
+    }
+    std::promise<void> ran;
+  } runs;
+  ProcessTime()->Arm(runs, SteadyClock().Now());
+  CHECK(runs.ran.get_future().wait_for(kPatience) == std::future_status::ready);
+
+  // A signal's function runs outside the timers.
+  Signalled timer;
+  {
+    detail::SignalWatch watch([&](int) { ProcessTime()->Arm(timer, SteadyClock().Now() + 1ms); });
+    kill(getpid(), SIGTERM);
+    CHECK(timer.fired.get_future().wait_for(kPatience) == std::future_status::ready);
+  }
+  CHECK(ConfigureRuntime({}).ok());
+}
+
 TEST_CASE("L12: a heartbeat out of its range is refused with the range, and 0 turns it off") {
   CHECK_FALSE(ConfigureRuntime({.heartbeat = 49ms}).ok());
   const auto refused = ConfigureRuntime({.heartbeat = 901ms});
@@ -236,6 +262,36 @@ TEST_CASE("helper: leaves with a live loop" * doctest::skip()) {
   static Signalled timer;
   ProcessTime()->Arm(timer, SteadyClock().Now() + 3ms);
   std::exit(0);
+}
+
+TEST_CASE("G8: a process forked while timers fire leaves by exit()") {
+  struct Busy final : Timer {
+    void Fire() noexcept override {
+      const TimePoint until = SteadyClock().Now() + 1ms;
+      while (SteadyClock().Now() < until) {
+      }
+      if (!over) ProcessTime()->Arm(*this, SteadyClock().Now());
+    }
+    std::atomic<bool> over{false};
+  };
+  std::cout << std::flush;  // the child's exit() would write it once more
+  static Busy busy;
+  ProcessTime()->Arm(busy, SteadyClock().Now());
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = fork();
+    if (child == 0) std::exit(7);
+    int status = 0;
+    const auto limit = SteadyClock().Now() + kPatience;
+    pid_t ended = 0;
+    while ((ended = waitpid(child, &status, WNOHANG)) == 0 && SteadyClock().Now() < limit) std::this_thread::sleep_for(1ms);
+    if (ended == 0) {
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+    }
+    REQUIRE(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 7);
+  }
+  busy.over = true;
 }
 
 TEST_CASE("G8: a process forked after the first use is refused with a sentence") {

@@ -12,7 +12,8 @@
 // Threads: a plain value.
 // Ownership: owns its texts.
 // Time: a client reads files once, at its creation. A server looks at its files again at new handshakes, at most once a
-// second; what does not parse or does not fit is logged and the last good material stays.
+// second; what does not parse or does not fit is logged and the last good material stays. Credentials from files are for one
+// server and one port: which of several would hear of new files first is gRPC's affair, and the others would not.
 // Errors: told by Create() of whatever it is given to, each with its field's name.
 
 #include <optional>
