@@ -52,6 +52,38 @@ std::string BaggageOf(const CallOptions& options) {
   return baggage;
 }
 
+// What of a relayed header fits into `room`: all of it, or the members that do.
+std::string Fitting(std::string_view key, std::string_view value, std::size_t room) {
+  const std::size_t overhead = HeaderSize(key, "");
+  if (room <= overhead) return {};
+  if (key == kBaggageKey) return CombineBaggage({value}, room - overhead);
+  if (key == kTracestateKey) return CombineTracestate({value}, room - overhead);
+  return {};
+}
+
+// Adds trace and baggage, the trace first, as far as the request does not grow beyond what servers take (G2): one caller's
+// baggage must not end a connection that others use. `legal`: all of it can be sent (G1).
+void AddRelayed(const CallScope::Metadata& relayed, bool legal, const AttemptContext& attempt, grpc::ClientContext& context) {
+  const CallOptions& options = attempt.options;
+  std::size_t used = attempt.method.info->path.size() + (options.credentials ? kCredentialsBytes : 0);
+  for (const auto& [key, value] : options.metadata) {
+    if (!IsRelayedKey(key)) used += HeaderSize(key, value);  // the others are in `relayed`
+  }
+  for (const bool baggage : {false, true}) {
+    for (const auto& [key, value] : relayed) {
+      if ((key == kBaggageKey) != baggage || (!legal && MetadataProblem(key, value))) continue;
+      const std::size_t room = kMostRequestHeaders - std::min(used, kMostRequestHeaders);
+      if (HeaderSize(key, value) <= room) {
+        context.AddMetadata(key, value);
+        used += HeaderSize(key, value);
+      } else if (const std::string part = Fitting(key, value, room); !part.empty()) {
+        context.AddMetadata(key, part);
+        used += HeaderSize(key, part);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<grpc::Status> RefuseOptions(const CallOptions& options) {
@@ -122,9 +154,7 @@ std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, g
     }
   }
   if (observer == nullptr && faults == nullptr && !own_relayed) {
-    if (parent != nullptr) {
-      for (const auto& [key, value] : parent->relayed()) context.AddMetadata(key, value);
-    }
+    if (parent != nullptr) AddRelayed(parent->relayed(), true, attempt, context);
     return nullptr;
   }
 
@@ -136,9 +166,7 @@ std::unique_ptr<AttemptObservation> FillContext(const AttemptContext& attempt, g
         {.method = attempt.method.info->path, .attempt = attempt.attempt, .stream = attempt.stream, .parent = parent},
         outgoing);
   }
-  for (const auto& [key, value] : outgoing.pairs()) {
-    if (!MetadataProblem(key, value)) context.AddMetadata(key, value);
-  }
+  AddRelayed(outgoing.pairs(), false, attempt, context);
   return observation;
 }
 

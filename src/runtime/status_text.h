@@ -2,7 +2,7 @@
 
 // How long a status message, and what travels with it, may be (G2).
 //
-// A message travels percent-encoded in the trailers, beside everything else in them, under a limit (8 KiB by default)
+// A message travels percent-encoded in the trailers, beside everything else in them, under a limit (kMostHeaderBytes)
 // whose excess drops the whole connection with every other call on it. So it is cut well before, and what a handler adds is
 // bounded.
 //
@@ -17,6 +17,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/metadata.h"
+
 namespace penstock::inline v0::detail {
 
 // What a message may take in the trailers, its mark included.
@@ -25,13 +27,8 @@ inline constexpr std::size_t kLongestStatusText = 1024;
 inline constexpr std::string_view kCutMark = "...[cut]";
 
 // What trailers may come to, the status details included, the message aside.
-inline constexpr std::size_t kMostTrailers = 6 * 1024;
+inline constexpr std::size_t kMostTrailers = kMostHeaderBytes - 2 * 1024;
 inline constexpr std::string_view kDetailsKey = "grpc-status-details-bin";
-
-// What a trailer counts against a peer's limit (RFC 9113, 6.5.2), its bytes in base64 where they may have to be.
-constexpr std::size_t TrailerSize(std::string_view key, std::string_view value) noexcept {
-  return key.size() + (key.ends_with("-bin") ? (value.size() + 2) / 3 * 4 : value.size()) + 32;
-}
 
 // The size of `text` as gRPC encodes it: 0x20 to 0x7e but '%' as they are, every other byte as %HH.
 std::size_t EncodedSize(std::string_view text) noexcept;

@@ -54,7 +54,7 @@ std::shared_ptr<CallScope> ServerCall::Scope() const {
 
 bool ServerCall::AddTrailer(const std::string& key, const std::string& value) {
   if (!(key == detail::kPushbackKey || detail::LegalMetadataKey(key)) || !detail::LegalMetadataValue(key, value)) return false;
-  const std::size_t bytes = detail::TrailerSize(key, value);
+  const std::size_t bytes = detail::HeaderSize(key, value);
   std::lock_guard lock(mutex_);
   if (concluded_ || trailer_bytes_ + bytes > detail::kMostTrailers) return false;
   trailers_.emplace_back(key, value);
@@ -116,7 +116,7 @@ grpc::Status Conclude(ServerCall* call, grpc::Status status) noexcept {
       for (const auto& [key, value] : call->trailers_) call->AddTrailingMetadata(key, value);
     }
   }
-  if (!status.error_details().empty() && trailers + TrailerSize(kDetailsKey, status.error_details()) > kMostTrailers) {
+  if (!status.error_details().empty() && trailers + HeaderSize(kDetailsKey, status.error_details()) > kMostTrailers) {
     Log(LogSeverity::kWarning, "{}: the status details ({} bytes) are dropped, since clients drop a connection whose trailers are too long",
         call->method(), status.error_details().size());
     status = grpc::Status(status.error_code(), status.error_message());

@@ -282,6 +282,44 @@ TEST_CASE("L10: a call takes its parent's deadline, headers and cancellation") {
   CHECK(time->timers() == 0);
 }
 
+TEST_CASE("G2, L10: what is relayed never makes a request so large that it ends the connection, with the calls of others on it") {
+  Heard heard;
+  EchoServer server(heard.Options());
+  ClientSettings settings{.address = server.address()};
+  SUBCASE("as it came") {}
+  SUBCASE("with an observer") { settings.observer = std::make_shared<RecordingObserver>(); }
+  SUBCASE("with injected faults") { settings.faults = std::make_shared<FaultInjector>(); }
+  Client client = MakeClient(std::move(settings));
+  Ending others;
+  CallHandle other = client.Call(kUnary, Hanging(), {}, others.Completion());
+  REQUIRE(UntilOpen(server, 1));
+
+  std::string members = "100=" + std::string(95, 'v');
+  for (int i = 1; i < 64; ++i) members += "," + std::to_string(100 + i) + "=" + std::string(95, 'v');
+  const std::string state = "first=" + std::string(100, 's');
+  const std::string one = "a=" + std::string(7'800, 'x');
+  const auto call = [&](std::string baggage, std::size_t own, std::shared_ptr<grpc::CallCredentials> credentials = nullptr) {
+    const auto scope = CallScope::Create(TimePoint::max(), {{"baggage", std::move(baggage)}, {"traceparent", "00-1-2-01"}, {"tracestate", state}});
+    const auto called = client.CallAndWait(kUnary, Request(""), {.parent = scope, .metadata = {{"own", std::string(own, 'o')}}, .credentials = std::move(credentials)});
+    CHECK_MESSAGE(called.result.ok(), called.result.status.error_message());
+    CHECK(heard.Value("own").size() == own);
+    CHECK_FALSE(others.ended());
+    return heard.Value("baggage");
+  };
+  // All of it, while there is room; then as many whole members as there is room for; then none.
+  CHECK(call(members, 0).size() == 6'399);
+  CHECK(call(members + "," + one, 0).size() == 6'399);
+  CHECK(call(members, 3'000).size() / 100 == 37);
+  CHECK(call(one, 0) == "(none)");
+  CHECK(heard.Value("traceparent") == "00-1-2-01");
+  CHECK(heard.Value("tracestate") == state);
+  CHECK(call(members, 6'950) == "(none)");
+  CHECK(heard.Value("traceparent") == "00-1-2-01");
+  CHECK(heard.Value("tracestate") == "(none)");
+  other.Cancel();
+  others.Wait();
+}
+
 TEST_CASE("L10: a parent that ends during a wait ends the call, and no attempt follows") {
   EchoServer server;
   auto time = std::make_shared<ManualTime>();
