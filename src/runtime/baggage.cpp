@@ -2,14 +2,10 @@
 
 #include <algorithm>
 
+#include "runtime/characters.h"
+
 namespace penstock::inline v0::detail {
 namespace {
-
-std::string_view Trimmed(std::string_view text) noexcept {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
 
 // RFC 9110, 5.6.2.
 bool IsToken(std::string_view text) noexcept {
@@ -29,13 +25,6 @@ bool IsProperty(std::string_view text) noexcept {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos) return IsToken(Trimmed(text));
   return IsToken(Trimmed(text.substr(0, equals))) && IsValue(Trimmed(text.substr(equals + 1)));
-}
-
-int HexDigit(char c) noexcept {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 }  // namespace
@@ -102,21 +91,6 @@ std::optional<std::string> PercentDecoded(std::string_view value) {
     i += 2;
   }
   return decoded;
-}
-
-std::string PercentEncoded(std::string_view value) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF";
-  std::string encoded;
-  for (const char c : value) {
-    if (IsBaggageOctet(c) && c != '%') {
-      encoded += c;
-      continue;
-    }
-    encoded += '%';
-    encoded += kDigits[static_cast<unsigned char>(c) >> 4];
-    encoded += kDigits[static_cast<unsigned char>(c) & 0xf];
-  }
-  return encoded;
 }
 
 }  // namespace penstock::inline v0::detail

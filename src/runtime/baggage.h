@@ -39,7 +39,7 @@ struct BaggageMember {
 // value printable ASCII without space, quote, comma, semicolon and backslash).
 std::optional<BaggageMember> ParseBaggageMember(std::string_view text) noexcept;
 
-// Calls visit(member) for every well-formed member, in order, as long as it returns true (or void).
+// Calls visit(member) for every well-formed member, in order.
 template <class Visit>
 void ForEachBaggageMember(std::string_view header, Visit&& visit) {
   for (std::size_t begin = 0; begin <= header.size();) {
@@ -58,8 +58,5 @@ std::string WithoutBaggageMember(std::string_view header, std::string_view key);
 
 // %HH as the byte that it means; nothing where a percent sign is not followed by two hex digits.
 std::optional<std::string> PercentDecoded(std::string_view value);
-
-// A value that may stand in a baggage member: whatever may not, and the percent sign, as %HH.
-std::string PercentEncoded(std::string_view value);
 
 }  // namespace penstock::inline v0::detail

@@ -9,7 +9,7 @@ namespace penstock::inline v0::detail {
 ServerName NameOf(std::string_view address) {
   const std::size_t colon = address.rfind(':');
   int port = 0;
-  if (colon != std::string_view::npos && address.find(',') == std::string_view::npos) {
+  if (colon != std::string_view::npos && address.find_first_of(",/") == std::string_view::npos) {
     const std::string_view digits = address.substr(colon + 1);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
     if (error != std::errc() || end != digits.data() + digits.size() || port < 0 || port > 65535) port = 0;
@@ -48,15 +48,9 @@ std::shared_ptr<ClientRoster::Entry> ClientRoster::Add(std::shared_ptr<const Cli
   auto entry = std::make_shared<Entry>();
   entry->view_ = std::move(view);
   std::lock_guard lock(mutex_);
-  std::string_view address = entry->view_->address();
-  auto known = dependencies_.find(address);
-  if (known == dependencies_.end()) {
-    if (dependencies_.size() >= kMostAddresses) address = kOther;
-    known = dependencies_.try_emplace(std::string(address)).first;
-    known->second.server = NameOf(address);
-  }
-  entry->server_ = known->second.server;
-  known->second.clients.push_back(entry);
+  entry->server_ = NameOf(entry->view_->address());
+  if (dependencies_.size() >= kMostAddresses && !dependencies_.contains(entry->server_)) entry->server_ = {std::string(kOther), 0};
+  dependencies_[entry->server_].clients.push_back(entry);
   return entry;
 }
 
@@ -64,7 +58,7 @@ void ClientRoster::Remove(Entry& entry) noexcept {
   std::shared_ptr<Entry> removed;  // dropped without the lock: the end of a view runs other people's code
   std::shared_ptr<const ClientView> view;
   std::lock_guard lock(mutex_);
-  for (auto& [address, dependency] : dependencies_) {
+  for (auto& [server, dependency] : dependencies_) {
     auto& clients = dependency.clients;
     const auto found =
         std::find_if(clients.begin(), clients.end(), [&](const auto& one) { return one.get() == &entry; });
@@ -84,8 +78,8 @@ void ClientRoster::Remove(Entry& entry) noexcept {
 std::vector<ClientRoster::TotalsRow> ClientRoster::ReadTotals() const {
   std::vector<TotalsRow> rows;
   std::lock_guard lock(mutex_);
-  for (const auto& [address, dependency] : dependencies_) {
-    TotalsRow row{dependency.server, dependency.gone};
+  for (const auto& [server, dependency] : dependencies_) {
+    TotalsRow row{server, dependency.gone};
     for (const auto& client : dependency.clients) AddTo(row.totals, client->Read());
     rows.push_back(std::move(row));
   }
@@ -95,8 +89,8 @@ std::vector<ClientRoster::TotalsRow> ClientRoster::ReadTotals() const {
 std::vector<ClientRoster::StatesRow> ClientRoster::ReadStates() {
   std::vector<StatesRow> rows;
   std::lock_guard lock(mutex_);
-  for (auto& [address, dependency] : dependencies_) {
-    StatesRow row{dependency.server, {}};
+  for (auto& [server, dependency] : dependencies_) {
+    StatesRow row{server, {}};
     if (dependency.clients.empty()) {
       if (dependency.readings_left == 0) continue;
       if (dependency.readings_left == 2) row.breakers[static_cast<std::size_t>(dependency.last_state)] = 1;
@@ -111,7 +105,7 @@ std::vector<ClientRoster::StatesRow> ClientRoster::ReadStates() {
 std::vector<ClientRoster::ConnectionsRow> ClientRoster::ReadConnections() {
   std::vector<ConnectionsRow> rows;
   std::lock_guard lock(mutex_);
-  for (auto& [address, dependency] : dependencies_) {
+  for (auto& [server, dependency] : dependencies_) {
     std::map<std::string, std::int64_t> by_peer;
     for (const std::string& peer : dependency.peers) by_peer[peer] = 0;
     for (const auto& client : dependency.clients) {
@@ -127,7 +121,7 @@ std::vector<ClientRoster::ConnectionsRow> ClientRoster::ReadConnections() {
     dependency.peers.clear();
     for (auto& [peer, connections] : by_peer) {
       if (connections > 0) dependency.peers.insert(peer);
-      rows.push_back({dependency.server, peer, connections});
+      rows.push_back({server, peer, connections});
     }
   }
   return rows;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The clients whose numbers one exporter reads, added up by the address of their dependency.
+// The clients whose numbers one exporter reads, added up by their dependency, as it is exported.
 //
 // An exporter reads at its own times, from its own threads, while clients come and go. It never touches a client: it
 // reads the roster, which holds each client's view for as long as that may be read, and what gone clients have counted.
@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "penstock/telemetry.h"
+#include "runtime/name_table.h"
 
 namespace penstock::inline v0::detail {
 
@@ -38,10 +39,12 @@ inline constexpr std::array<std::string_view, 6> kDecisionNames = {"retried",   
                                                                    "exhausted", "throttled", "expired"};
 
 // server.address and server.port of a dependency: what stands before and behind the last colon of host:port, without
-// brackets; all of it and 0 for a Unix socket's path and for a list.
+// brackets; all of it and 0 for a Unix socket's path (what has a slash) and for a list.
 struct ServerName {
   std::string address;
   int port = 0;
+
+  friend auto operator<=>(const ServerName&, const ServerName&) = default;
 };
 ServerName NameOf(std::string_view address);
 
@@ -103,11 +106,10 @@ class ClientRoster {
   // from outside must not make series without end.
   static constexpr std::size_t kMostAddresses = 1000;
   static constexpr std::size_t kMostPeers = 256;
-  static constexpr std::string_view kOther = "_OTHER";
+  static constexpr std::string_view kOther = NameTable::kOther;
 
  private:
   struct Dependency {
-    ServerName server;
     std::vector<std::shared_ptr<Entry>> clients;
     Totals gone;  // of the clients that have gone
     // What a dependency without clients still shows.
@@ -117,7 +119,7 @@ class ClientRoster {
   };
 
   mutable std::mutex mutex_;
-  std::map<std::string, Dependency, std::less<>> dependencies_;  // under mutex_, by address
+  std::map<ServerName, Dependency> dependencies_;  // under mutex_
 };
 
 }  // namespace penstock::inline v0::detail

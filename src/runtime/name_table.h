@@ -5,7 +5,7 @@
 // A server or a generic client may be asked for any method at all; metrics must not grow a series for each. The first
 // so many names are kept, all others are one.
 //
-// Threads: Find() from any thread, lock-free but for a new name.
+// Threads: Find() from any thread, lock-free but for a new name while there is room.
 // Ownership: the names live as long as the table.
 // Time: none.
 // Errors: none.
@@ -33,12 +33,14 @@ class NameTable {
 
   // The name as the table keeps it, or kOther.
   std::string_view Find(std::string_view name) {
+    // acquire: pairs with the release in Add(); whoever finds the table full finds all its names as well.
+    const bool full = full_.load(std::memory_order_acquire);
     const std::size_t start = std::hash<std::string_view>()(name) % kCells;
     for (std::size_t i = 0; i < kCells; ++i) {
       std::atomic<const std::string*>& cell = cells_[(start + i) % kCells];
       // acquire: pairs with the release in Add(); makes the name's text visible.
       const std::string* known = cell.load(std::memory_order_acquire);
-      if (known == nullptr) return Add(name, start);
+      if (known == nullptr) return full ? kOther : Add(name, start);
       if (*known == name) return *known;
     }
     return kOther;
@@ -59,6 +61,7 @@ class NameTable {
         if (names_.size() == kMostNames) return kOther;
         known = &names_.emplace_back(name);
         cell.store(known, std::memory_order_release);  // pairs with the acquire in Find()
+        if (names_.size() == kMostNames) full_.store(true, std::memory_order_release);  // so does this
       }
       return *known;
     }
@@ -66,6 +69,7 @@ class NameTable {
   }
 
   std::array<std::atomic<const std::string*>, kCells> cells_{};
+  std::atomic<bool> full_{false};
   std::mutex mutex_;
   std::deque<std::string> names_;  // under mutex_; never moves
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/characters.h"
+
 namespace penstock::inline v0::detail {
 namespace {
 
@@ -10,16 +12,10 @@ constexpr std::size_t kTraceparentLength = 55;
 // Entries above this length are the first to go (level 1, 3.3.1.5).
 constexpr std::size_t kLongMember = 128;
 
-int HexDigit(char c) noexcept {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return -1;
-}
-
 bool ReadHex(std::string_view text, std::uint8_t* bytes) noexcept {
   for (std::size_t i = 0; i < text.size(); i += 2) {
-    const int high = HexDigit(text[i]);
-    const int low = HexDigit(text[i + 1]);
+    const int high = LowerHexDigit(text[i]);
+    const int low = LowerHexDigit(text[i + 1]);
     if (high < 0 || low < 0) return false;
     bytes[i / 2] = static_cast<std::uint8_t>(high << 4 | low);
   }
@@ -41,33 +37,18 @@ void AppendHex(std::string& text, const std::uint8_t* bytes, std::size_t size) {
 
 bool LowerOrDigit(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-bool KeyCharacters(std::string_view text) noexcept {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return LowerOrDigit(c) || c == '_' || c == '-' || c == '*' || c == '/'; });
-}
-
-bool IsLower(char c) noexcept { return c >= 'a' && c <= 'z'; }
-
-// Level 1, 3.3.1.3.1: a key begins with a letter; one with a tenant may begin with a digit.
+// Level 2, 3.3.1.3.1, which takes every key of level 1's and more: it begins with a letter or a digit, and where an @ divides
+// it into tenant and system does not matter.
 bool LegalKey(std::string_view key) noexcept {
-  const std::size_t at = key.find('@');
-  if (at == std::string_view::npos) return !key.empty() && key.size() <= 256 && IsLower(key[0]) && KeyCharacters(key);
-  const std::string_view tenant = key.substr(0, at);
-  const std::string_view system = key.substr(at + 1);
-  return !tenant.empty() && tenant.size() <= 241 && LowerOrDigit(tenant[0]) && KeyCharacters(tenant) &&
-         !system.empty() && system.size() <= 14 && IsLower(system[0]) && KeyCharacters(system);
+  return !key.empty() && key.size() <= 256 && LowerOrDigit(key[0]) && std::all_of(key.begin(), key.end(), [](char c) {
+    return LowerOrDigit(c) || c == '_' || c == '-' || c == '*' || c == '/' || c == '@';
+  });
 }
 
 // Level 1, 3.3.1.3.2: 1 to 256 printable characters without comma and equals sign, the last of them no space.
 bool LegalValue(std::string_view value) noexcept {
   return !value.empty() && value.size() <= 256 && value.back() != ' ' &&
          std::all_of(value.begin(), value.end(), [](char c) { return c >= 0x20 && c <= 0x7e && c != ',' && c != '='; });
-}
-
-std::string_view Trimmed(std::string_view text) noexcept {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 struct Member {

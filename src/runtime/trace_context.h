@@ -6,7 +6,7 @@
 // not. What a peer sends is read strictly: a header that is not to the letter starts no trace, and what is sent on is
 // never more than what was understood.
 //
-//     if (auto parent = ParseTraceparent(header)) { parent->trace_id; parent->span_id; parent->sampled(); }
+//     if (auto parent = ParseTraceparent(header)) { parent->trace_id; parent->span_id; parent->flags; }
 //
 // Threads: pure functions.
 // Ownership: values.
@@ -29,9 +29,7 @@ inline constexpr std::string_view kTracestateKey = "tracestate";
 struct TraceParent {
   std::array<std::uint8_t, 16> trace_id{};  // Never all zero.
   std::array<std::uint8_t, 8> span_id{};    // Never all zero.
-  std::uint8_t flags = 0;                   // Of a version above 00 only the sampled bit is kept.
-
-  bool sampled() const noexcept { return (flags & 1) != 0; }
+  std::uint8_t flags = 0;                   // The lowest bit: sampled. Of a version above 00 only that is kept.
 
   friend bool operator==(const TraceParent&, const TraceParent&) = default;
 };
@@ -44,7 +42,7 @@ std::optional<TraceParent> ParseTraceparent(std::string_view header) noexcept;
 std::string FormatTraceparent(const TraceParent& parent);
 
 // What a list of tracestate members holds at most (level 1, 3.3.1.1), and how long the list may be to be sent on: the
-// recommendation asks for at least 512 characters; gRPC refuses a call whose headers together exceed 8 KiB.
+// recommendation asks for at least 512 characters; all headers together have kMostHeaderBytes.
 inline constexpr std::size_t kMostTracestateMembers = 32;
 inline constexpr std::size_t kLongestTracestate = 2048;
 

@@ -10,6 +10,7 @@
 #include "runtime/metadata.h"
 #include "runtime/pushback.h"
 #include "runtime/trace_context.h"
+#include "support/percent.h"
 
 namespace penstock::test {
 namespace {

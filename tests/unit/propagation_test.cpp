@@ -8,6 +8,7 @@
 #include "runtime/baggage.h"
 #include "runtime/relay.h"
 #include "runtime/trace_context.h"
+#include "support/percent.h"
 
 using namespace penstock;
 using namespace penstock::detail;
@@ -45,9 +46,9 @@ TEST_CASE("O3: a traceparent to the letter is read and written back as it was") 
   CHECK(parent->trace_id[0] == 0x0a);
   CHECK(parent->trace_id[15] == 0x9c);
   CHECK(parent->span_id[0] == 0xb7);
-  CHECK(parent->sampled());
+  CHECK((parent->flags & 1) == 1);
   CHECK(FormatTraceparent(*parent) == kGood);
-  CHECK_FALSE(ParseTraceparent(With(53, "00"))->sampled());
+  CHECK(ParseTraceparent(With(53, "00"))->flags == 0);
   CHECK(ParseTraceparent(With(53, "ff"))->flags == 0xff);
 }
 
@@ -114,20 +115,16 @@ TEST_CASE("O3: a tracestate with one malformed member is dropped whole") {
                                           "=1",
                                           "a=",
                                           "A=1",
-                                          "1a=1",
+                                          "_a=1",
                                           "a b=1",
                                           "a=1=2",
                                           "a=b\x7f",
                                           "a=b\tc,d=e",
                                           "a=1,a=2",
-                                          "a@=1",
                                           "@a=1",
-                                          "a@1b=1",
-                                          "a@b@c=1",
-                                          std::string(257, 'a') + "=1",
+                                          "aB=1",
+                                          "1" + std::string(256, 'a') + "=1",
                                           "a=" + std::string(257, 'b'),
-                                          "a@" + std::string(15, 'b') + "=1",
-                                          std::string(242, 'a') + "@b=1",
                                           "a=\xff"};
   for (const std::string& bad : cases) {
     CAPTURE(bad);
@@ -136,6 +133,9 @@ TEST_CASE("O3: a tracestate with one malformed member is dropped whole") {
   }
   CHECK(CombineTracestate({std::string(256, 'a') + "=1"}).size() == 258);
   CHECK(CombineTracestate({std::string(241, 'a') + "@" + std::string(14, 'b') + "=1"}).size() == 258);
+  // Level 2: a digit may come first, and an @ anywhere behind it.
+  for (const char* good : {"1a=1", "1=1", "a@=1", "a@1b=1", "a@b@c=1"}) CHECK(CombineTracestate({good}) == good);
+  CHECK(CombineTracestate({"a@" + std::string(254, 'b') + "=1"}).size() == 258);
 }
 
 TEST_CASE(
@@ -195,7 +195,7 @@ TEST_CASE("F3: one key is taken out of the baggage and the rest stays as it was"
 TEST_CASE("F1: what is percent-encoded decodes to the bytes that it was") {
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
-  const std::string encoded = PercentEncoded(bytes);
+  const std::string encoded = test::PercentEncoded(bytes);
   CHECK(PercentDecoded(encoded) == bytes);
   CHECK(ParseBaggageMember("k=" + encoded).has_value());
   CHECK(PercentDecoded("a%2fB+%2F") == "a/B+/");
