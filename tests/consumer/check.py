@@ -128,6 +128,9 @@ class Cases:
         program = self.subproject("service", "service-shared-hidden", options, self.wrap)
         if "libpenstock-client" not in libraries_of(program):
             raise Failed(f"{program} does not use a shared penstock")
+        runtime = re.search(r"libpenstock-runtime\S* => (\S+)", libraries_of(program)).group(1)
+        if "NODELETE" not in run(["readelf", "-d", runtime]):
+            raise Failed(f"{runtime} may be unloaded, though its thread never ends")
 
     def case_layout(self):
         """the installation has every public header, library, module and document, and nothing else"""

@@ -16,7 +16,7 @@
 //
 // Threads: StartRead, StartWrite and StartWritesDone from any thread, before Open() or after it; so Cancel(). Reactions run on
 // gRPC's callback threads, those of reads, of writes and OnOpened possibly at once; OnOpened before the first OnReadDone,
-// OnDone after all others.
+// OnDone after all others. A write's reaction that has started the next one may still run as that one's does.
 // Ownership: the reactor is the user's and must live until OnDone, where it may delete itself. A reactor serves one stream: a
 // second Open() with it is refused.
 // Messages that are read into or written stay the user's and must live until OnReadDone or OnWriteDone.
