@@ -1,12 +1,13 @@
 #include "penstock/core/backoff.h"
 
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 
+#include "core/milliseconds.h"
 #include "penstock/core/detail/split_mix.h"
 
 namespace penstock::inline v0 {
@@ -50,11 +51,11 @@ Duration Backoff::Draw(std::uint64_t attempt, std::uint64_t random_bits) const n
 
 void CheckSettings(const Backoff& settings, std::string_view prefix, std::vector<std::string>& problems) {
   if (settings.base <= Duration::zero()) {
-    problems.push_back(fmt::format("{}base is {}: it must be above 0.", prefix, settings.base));
+    problems.push_back(fmt::format("{}base: {}; expected more than 0", prefix, detail::Milliseconds(settings.base)));
   }
   if (settings.max <= Duration::zero() || settings.max < settings.base) {
-    problems.push_back(fmt::format("{}max is {}: it must be above 0 and at least {}base, which is {}.", prefix, settings.max,
-                                   prefix, settings.base));
+    problems.push_back(fmt::format("{}max: {}; expected more than 0, and at least {}base, which is {}", prefix,
+                                   detail::Milliseconds(settings.max), prefix, detail::Milliseconds(settings.base)));
   }
 }
 

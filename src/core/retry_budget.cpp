@@ -19,11 +19,11 @@ double InThousandths(double value) { return std::floor(value * 1000 + 1e-6); }
 void CheckSettings(const RetryBudgetSettings& settings, std::string_view prefix, std::vector<std::string>& problems) {
   // Written so that NaN is refused too.
   if (!(InThousandths(settings.max_tokens) >= 1 && settings.max_tokens <= 1000)) {
-    problems.push_back(fmt::format("{}max_tokens is {}: it must be above 0 and at most 1000, in steps of 0.001.", prefix,
+    problems.push_back(fmt::format("{}max_tokens: {}; expected more than 0 and at most 1000, in steps of 0.001", prefix,
                                    settings.max_tokens));
   }
   if (!(InThousandths(settings.token_ratio) >= 1 && std::isfinite(settings.token_ratio))) {
-    problems.push_back(fmt::format("{}token_ratio is {}: it must be at least 0.001 (three decimals are kept).", prefix,
+    problems.push_back(fmt::format("{}token_ratio: {}; expected 0.001 or more (three decimals are kept)", prefix,
                                    settings.token_ratio));
   }
 }

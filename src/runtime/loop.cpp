@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "grpc_quirks.h"
+#include "core/milliseconds.h"
 #include "penstock/runtime.h"
 
 namespace penstock::inline v0 {
@@ -269,8 +270,7 @@ const std::shared_ptr<TimeSource>& ProcessTime() {
 Result<RuntimeSettings> ConfigureRuntime(const RuntimeSettings& settings) {
   if (settings.heartbeat != Duration::zero() &&
       (settings.heartbeat < detail::kLeastHeartbeat || settings.heartbeat > detail::kGreatestHeartbeat)) {
-    return Error("heartbeat is " + std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(settings.heartbeat).count()) +
-                 " ms: it must be 0 (off) or 50 to 900 ms");
+    return Error("heartbeat: " + detail::Milliseconds(settings.heartbeat) + "; expected 0 (off) or 50 to 900 ms");
   }
   if (auto error = detail::EnsureRuntime()) return *std::move(error);
   detail::Loop::Get().SetHeartbeat(settings.heartbeat);

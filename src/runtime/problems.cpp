@@ -1,8 +1,5 @@
 #include "runtime/problems.h"
 
-#include <fmt/format.h>
-
-#include <chrono>
 #include <cstddef>
 
 namespace penstock::inline v0::detail {
@@ -35,10 +32,6 @@ std::string Problem(std::string_view field, std::string_view value, std::string_
   line += "; expected ";
   line += expected;
   return line;
-}
-
-std::string Milliseconds(Duration length) {
-  return fmt::format("{} ms", std::chrono::duration<double, std::milli>(length).count());
 }
 
 }  // namespace penstock::inline v0::detail

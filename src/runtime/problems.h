@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "penstock/core/clock.h"
+#include "core/milliseconds.h"
 
 namespace penstock::inline v0::detail {
 
@@ -22,8 +22,5 @@ std::string Quoted(std::string_view value);
 
 // `field: "value" what; expected expected`.
 std::string Problem(std::string_view field, std::string_view value, std::string_view what, std::string_view expected);
-
-// A length, in milliseconds: `1.5 ms`.
-std::string Milliseconds(Duration length);
 
 }  // namespace penstock::inline v0::detail

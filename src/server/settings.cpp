@@ -30,26 +30,23 @@ constexpr std::size_t kMostBytes = std::numeric_limits<int>::max();
 
 void CheckRange(std::string_view field, Duration value, Duration least, Duration most, std::vector<std::string>& problems) {
   if (value >= least && value <= most) return;
-  problems.push_back(detail::Problem(field, Milliseconds(value), "is out of range",
-                                     fmt::format("{} to {}", Milliseconds(least), Milliseconds(most))));
+  problems.push_back(fmt::format("{}: {}; expected {} to {}", field, Milliseconds(value), Milliseconds(least), Milliseconds(most)));
 }
 
 void CheckCap(std::string_view field, const std::optional<std::uint32_t>& value, std::vector<std::string>& problems) {
   if (!value || (*value >= 1 && *value <= static_cast<std::uint32_t>(std::numeric_limits<int>::max()))) return;
-  problems.push_back(detail::Problem(field, std::to_string(*value), "is out of range", "1 to 2147483647, or unset"));
+  problems.push_back(fmt::format("{}: {}; expected 1 to 2147483647, or unset", field, *value));
 }
 
 }  // namespace
 
 void CheckSettings(const ServerSettings& settings, std::vector<std::string>& problems) {
   detail::CheckAddress("address", settings.address, detail::AddressUse::kListen, problems);
-  if (settings.tls && settings.plaintext) {
-    problems.push_back(detail::Problem("plaintext", "true", "contradicts tls", "one of the two"));
-  } else if (settings.tls) {
-    detail::LoadTls("tls", *settings.tls, detail::TlsSide::kServer, problems);
-  } else if (!settings.plaintext) {
-    problems.push_back(detail::Problem("tls", "unset", "is required", "certificate and key, or plaintext = true"));
+  if (settings.tls && settings.plaintext) problems.push_back("tls, plaintext: both are set; expected exactly one of the two");
+  if (!settings.tls && !settings.plaintext) {
+    problems.push_back("tls, plaintext: neither is set; expected tls, or plaintext = true where no encryption is wanted");
   }
+  if (settings.tls) detail::LoadTls("tls", *settings.tls, detail::TlsSide::kServer, problems);
 
   CheckRange("drain", settings.drain, {}, hours(24), problems);
   CheckRange("grace", settings.grace, {}, hours(24), problems);
@@ -60,15 +57,14 @@ void CheckSettings(const ServerSettings& settings, std::vector<std::string>& pro
   if (settings.max_connection_age_grace) {
     CheckRange("max_connection_age_grace", *settings.max_connection_age_grace, milliseconds(1), kLongest, problems);
     if (!settings.max_connection_age) {
-      problems.push_back(detail::Problem("max_connection_age_grace", Milliseconds(*settings.max_connection_age_grace),
-                                         "has no effect without max_connection_age", "both, or neither"));
+      problems.push_back(fmt::format("max_connection_age_grace: {} without max_connection_age; expected both, or neither",
+                                     Milliseconds(*settings.max_connection_age_grace)));
     }
   }
   CheckRange("handshake_timeout", settings.handshake_timeout, milliseconds(1), hours(1), problems);
   CheckRange("permitted_keepalive", settings.permitted_keepalive, seconds(1), kLongest, problems);
   if (settings.max_receive_bytes < 1 || settings.max_receive_bytes > kMostBytes) {
-    problems.push_back(detail::Problem("max_receive_bytes", std::to_string(settings.max_receive_bytes), "is out of range",
-                                       fmt::format("1 to {}", kMostBytes)));
+    problems.push_back(fmt::format("max_receive_bytes: {}; expected 1 to {}", settings.max_receive_bytes, kMostBytes));
   }
   CheckCap("max_streams_per_connection", settings.max_streams_per_connection, problems);
   CheckCap("max_unary_calls", settings.max_unary_calls, problems);
@@ -77,7 +73,7 @@ void CheckSettings(const ServerSettings& settings, std::vector<std::string>& pro
 
   const auto check_monitors = [&](const std::string& field, const std::vector<std::shared_ptr<ReadinessMonitor>>& monitors) {
     if (std::find(monitors.begin(), monitors.end(), nullptr) != monitors.end()) {
-      problems.push_back(detail::Problem(field, "null", "is no monitor", "monitors"));
+      problems.push_back(field + ": null; expected monitors");
     }
   };
   check_monitors("readiness", settings.readiness);
@@ -88,10 +84,10 @@ void CheckSettings(const ServerSettings& settings, std::vector<std::string>& pro
     detail::CheckAddress("health_address", *settings.health_address, detail::AddressUse::kListen, problems);
   }
   if (std::find(settings.observers.begin(), settings.observers.end(), nullptr) != settings.observers.end()) {
-    problems.push_back(detail::Problem("observers", "null", "is no observer", "observers"));
+    problems.push_back("observers: null; expected observers");
   }
   if (std::any_of(settings.filters.begin(), settings.filters.end(), [](const auto& filter) { return !filter; })) {
-    problems.push_back(detail::Problem("filters", "an empty function", "is no filter", "functions"));
+    problems.push_back("filters: an empty function; expected functions");
   }
 }
 
@@ -101,13 +97,13 @@ void CheckServices(const std::vector<AnyService*>& services, const ServerSetting
   std::set<std::string> names;
   for (AnyService* service : services) {
     if (service == nullptr) {
-      problems.push_back(Problem("services", "null", "is no service", "services"));
+      problems.push_back("services: null; expected services");
     } else if (!names.insert(service->full_name()).second) {
-      problems.push_back(Problem("services", service->full_name(), "is given twice", "each service once"));
+      problems.push_back(fmt::format("services: {} is given twice; expected each service once", service->full_name()));
     }
   }
   if (names.contains("grpc.health.v1.Health")) {
-    problems.push_back(Problem("services", "grpc.health.v1.Health", "is the server's own", "no health service"));
+    problems.push_back("services: grpc.health.v1.Health is the server's own; expected no health service");
   }
   for (const auto& [service, monitors] : settings.service_readiness) {
     if (!names.contains(service)) {

@@ -148,15 +148,18 @@ TEST_CASE("T1, V1: every bad setting is named in one error") {
   settings.service_readiness["no.Such"] = {};
   const std::string error = ErrorOf(settings, {&echo, &echo, nullptr});
   for (const char* field :
-       {"address: ", "tls: ", "drain: ", "grace: ", "handshake_window: ", "max_connection_age_grace: ", "handshake_timeout: ",
-        "permitted_keepalive: ", "max_receive_bytes: ", "max_streams_per_connection: ", "max_unary_calls: ", "max_streams: ",
-        "pushback: ", "readiness: ", "health_address: ", "observers: ", "filters: ", "service_readiness: ", "services: "}) {
+       {"address: ", "tls, plaintext: neither is set", "drain: -1000 ms; expected 0 ms to 86400000 ms", "grace: ", "handshake_window: ", "max_connection_age_grace: ", "handshake_timeout: ",
+        "permitted_keepalive: ", "max_receive_bytes: ", "max_streams_per_connection: ", "max_unary_calls: ", "max_streams: 0; expected 1 to 2147483647, or unset",
+        "pushback: ", "readiness: ", "health_address: ", "observers: ", "filters: ", "service_readiness: ", "services: null; expected services",
+        "services: penstock.test.v1.Echo is given twice"}) {
     CAPTURE(field);
     CHECK((error.starts_with(field) || error.find(std::string("\n") + field) != std::string::npos));
   }
   settings = LocalSettings();
   settings.tls = Tls{};
-  CHECK(ErrorOf(settings, {&echo}).find("plaintext: ") != std::string::npos);
+  const std::string both = ErrorOf(settings, {&echo});
+  CHECK(both.find("tls, plaintext: both are set; expected exactly one of the two\n") == 0);
+  CHECK(both.find("\ntls.certificate: ") != std::string::npos);
 }
 
 TEST_CASE("V9: a connection age of 0 or less is refused, and the longest is taken") {

@@ -131,8 +131,8 @@ TEST_CASE("T1, T4: a backoff that makes no sense is refused with name, value and
   CHECK(problems({}).empty());
   CHECK(problems({.base = 1s, .max = 1s}).empty());
   REQUIRE(problems({.base = 0s, .max = 1s}).size() == 1);
-  CHECK(problems({.base = 0s, .max = 1s})[0].find("backoff_base is 0") == 0);
+  CHECK(problems({.base = 0s, .max = 1s})[0].find("backoff_base: 0 ms; expected more than 0") == 0);
   REQUIRE(problems({.base = 2s, .max = 1s}).size() == 1);
-  CHECK(problems({.base = 2s, .max = 1s})[0].find("backoff_max is 1000000000ns") == 0);
+  CHECK(problems({.base = 2s, .max = 1s})[0].find("backoff_max: 1000 ms; expected more than 0, and at least backoff_base, which is 2000 ms") == 0);
   CHECK(problems({.base = -1s, .max = -2s}).size() == 2);
 }

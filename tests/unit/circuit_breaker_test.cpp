@@ -620,15 +620,15 @@ TEST_CASE("T1, T4: settings out of range are refused, all of them at once, with 
   bad.successes_to_close = 0;
   std::vector<std::string> problems;
   CheckSettings(bad, "circuit_breaker.", problems);
-  const char* expected[] = {"circuit_breaker.consecutive_failures is 0: it must be at least 1.",
-                            "circuit_breaker.failure_ratio is 1.5: it must be above 0",
-                            "circuit_breaker.min_results is 0: it must be at least 1.",
-                            "circuit_breaker.window is 0: it must be 1 to 1048576.",
-                            "circuit_breaker.consecutive_span is -1ns: it must be 0 to 1 year.",
-                            "circuit_breaker.open_for is 0ns: it must be above 0",
-                            "circuit_breaker.probe_timeout is -3000000000ns: it must be above 0",
-                            "circuit_breaker.probes is 0: it must be 1 to 4096.",
-                            "circuit_breaker.successes_to_close is 0: it must be 1 to 1000000."};
+  const char* expected[] = {"circuit_breaker.consecutive_failures: 0; expected 1 or more",
+                            "circuit_breaker.failure_ratio: 1.5; expected 0.000000001 to 1",
+                            "circuit_breaker.min_results: 0; expected 1 or more",
+                            "circuit_breaker.window: 0; expected 1 to 1048576",
+                            "circuit_breaker.consecutive_span: -1e-06 ms; expected 0 to 1 year",
+                            "circuit_breaker.open_for: 0 ms; expected more than 0",
+                            "circuit_breaker.probe_timeout: -3000 ms; expected more than 0",
+                            "circuit_breaker.probes: 0; expected 1 to 4096",
+                            "circuit_breaker.successes_to_close: 0; expected 1 to 1000000"};
   REQUIRE(problems.size() == std::size(expected));
   for (std::size_t i = 0; i < problems.size(); ++i) CHECK(problems[i].find(expected[i]) == 0);
 

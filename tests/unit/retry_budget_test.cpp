@@ -107,8 +107,8 @@ TEST_CASE("U5, T1: settings out of range are refused, all of them at once, with 
   }
   auto both = RetryBudget::Create({.max_tokens = -7, .token_ratio = 0});
   REQUIRE_FALSE(both.ok());
-  CHECK(both.error().message().find("max_tokens is -7") != std::string::npos);
-  CHECK(both.error().message().find("token_ratio is 0") != std::string::npos);
+  CHECK(both.error().message().find("max_tokens: -7; expected") != std::string::npos);
+  CHECK(both.error().message().find("token_ratio: 0; expected") != std::string::npos);
 }
 
 TEST_CASE("U5: the ratio is kept to three decimals, and those that binary cannot hold are not cut") {

@@ -187,7 +187,7 @@ TEST_CASE("L12: a heartbeat out of its range is refused with the range, and 0 tu
   CHECK_FALSE(ConfigureRuntime({.heartbeat = 49ms}).ok());
   const auto refused = ConfigureRuntime({.heartbeat = 901ms});
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().message() == "heartbeat is 901 ms: it must be 0 (off) or 50 to 900 ms");
+  CHECK(refused.error().message() == "heartbeat: 901 ms; expected 0 (off) or 50 to 900 ms");
   CHECK(ConfigureRuntime({.heartbeat = 0ms}).ok());
   CHECK(ConfigureRuntime({}).ok());
 }
