@@ -142,6 +142,7 @@ void ServerCore::Arrived(ServerCall& call, const grpc::experimental::ServerRpcIn
   call.method_ = &MethodOf(info.method());
   MethodState::Mine(*call.method_).started.fetch_add(1, std::memory_order_relaxed);
   if (!observed_) return;
+  if (settings_.access_log && !call.method_->exempt) call.peer_ = call.peer();  // gRPC forgets it as a call is cancelled
   call.arrived_ = settings_.time->clock().Now();
   for (const auto& observer : settings_.observers) {
     try {
@@ -250,18 +251,18 @@ void ServerCore::Ended(ServerCall& call) noexcept {
     const bool unparsed = call.method_->guarded.load(std::memory_order_relaxed);
     end.code = unparsed ? grpc::StatusCode::UNIMPLEMENTED : grpc::StatusCode::UNKNOWN;
     if (!unparsed && end.unguarded && !call.method_->told_unguarded.exchange(true, std::memory_order_relaxed)) {
-      Log(LogSeverity::kError,
-          "{} is not guarded: no authentication, no cap, no barrier against exceptions. Its method must return Handle(...) "
-          "or Start<...>(...). (Or it is not implemented, or its first request could not be parsed.)",
+      Log(LogSeverity::kWarning,
+          "{} is not implemented (or its first request could not be parsed); or it is, and is not guarded: without "
+          "authentication, caps and a barrier against exceptions, since its method returns neither Handle(...) nor Start<...>(...)",
           call.method());
     }
   }
   if (observed_) {
     UserCodeScope in_user_code;
     end.duration = settings_.time->clock().Now() - call.arrived_;
-    if (settings_.access_log) {
+    if (settings_.access_log && !call.method_->exempt) {
       try {
-        settings_.access_log(AccessLogEntry{call.method(), call.peer(), call.identity(), end});
+        settings_.access_log(AccessLogEntry{call.method(), std::move(call.peer_), call.identity(), end});
       } catch (...) {
         Log(LogSeverity::kError, "the access log threw at the end of {}", call.method());
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <future>
 
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "penstock/server/auth.h"
 #include "support/server_fixture.h"
 
@@ -29,9 +30,9 @@ TEST_CASE("V6: a method that returns neither Handle nor Start is served, and nam
   }
   CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   const std::string text = log.text();
-  const auto first = text.find("/penstock.test.v1.Echo/Idempotent is not guarded");
+  const auto first = text.find("/penstock.test.v1.Echo/Idempotent is not implemented (or");
   CHECK(first != std::string::npos);
-  CHECK(text.find("is not guarded", first + 60) == std::string::npos);
+  CHECK(text.find("is not implemented", first + 60) == std::string::npos);
 }
 
 // A call of any method, in bytes: what no generated stub sends.
@@ -85,7 +86,7 @@ TEST_CASE("V6: a call that ends before its request has come, or whose request ca
   CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   CHECK(server->counts().ended[grpc::StatusCode::UNIMPLEMENTED] == 1);
   CHECK(echo.unary_calls == 1);
-  CHECK_FALSE(log.Has("not guarded"));
+  CHECK_FALSE(log.Has("is not implemented"));
 }
 
 // --- V7: the order around a handler ---------------------------------------------------------------------------------
@@ -224,6 +225,88 @@ TEST_CASE("V7: observers and the access log see refused calls and exceptions, un
   CHECK(server->counts().unauthenticated == 4);
   CHECK(server->counts().filtered == 1);
   CHECK(server->counts().exceptions == 2);
+}
+
+TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran into their deadline, and leaves health checks out") {
+  GuardedEcho echo;
+  std::mutex mutex;
+  std::vector<Reply> kept;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) {
+    std::lock_guard lock(mutex);
+    kept.push_back(std::move(reply));
+  };
+  std::vector<std::string> access;
+  auto recorder = std::make_shared<Recorder>();
+  auto settings = LocalSettings();
+  settings.observers = {recorder};
+  settings.access_log = [&](const AccessLogEntry& entry) {
+    std::lock_guard lock(mutex);
+    access.push_back(std::string(entry.method) + " " + std::to_string(entry.end.code));
+    CHECK(entry.peer.starts_with("ipv4:127.0.0.1:"));
+  };
+  auto server = MakeServer(settings, {&echo});
+  auto channel = ChannelTo(AddressOf(*server));
+  auto stub = v1::Echo::NewStub(channel);
+  auto health = grpc::health::v1::Health::NewStub(channel);
+  {
+    grpc::ClientContext context;
+    SetLimit(context);
+    grpc::health::v1::HealthCheckResponse response;
+    CHECK(health->Check(&context, {}, &response).ok());
+  }
+  REQUIRE(Eventually([&] { return recorder->seen().size() == 1; }));  // observers do see it
+
+  const auto ended = [&](const std::string& line) {
+    return Eventually([&] {
+      std::lock_guard lock(mutex);
+      return std::count(access.begin(), access.end(), line) == 1;
+    });
+  };
+  EchoResponse response;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 300ms);
+    CHECK(stub->Repeatable(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  REQUIRE(Eventually([&] {
+    std::lock_guard lock(mutex);
+    return kept.size() == 1;
+  }));
+  kept.clear();
+  CHECK(ended("/penstock.test.v1.Echo/Repeatable 4"));
+  {
+    grpc::ClientContext context;
+    SetLimit(context);
+    std::thread caller([&] { CHECK(stub->Repeatable(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::CANCELLED); });
+    CHECK(Eventually([&] {
+      std::lock_guard lock(mutex);
+      return kept.size() == 1;
+    }));
+    context.TryCancel();
+    caller.join();
+  }
+  kept.clear();
+  CHECK(ended("/penstock.test.v1.Echo/Repeatable 1"));
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + 300ms);
+    auto stream = stub->Down(&context, EchoRequest());
+    CHECK_FALSE(stream->Read(&response));
+    CHECK(stream->Finish().error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  CHECK(ended("/penstock.test.v1.Echo/Down 4"));
+  {
+    grpc::ClientContext context;
+    SetLimit(context);
+    auto stream = stub->Bidi(&context);
+    CHECK(stream->Write(EchoRequest()));
+    CHECK(stream->Read(&response));
+    context.TryCancel();
+    CHECK(stream->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  }
+  CHECK(ended("/penstock.test.v1.Echo/Bidi 1"));
+  std::lock_guard lock(mutex);
+  CHECK(access.size() == 4);
 }
 
 TEST_CASE("V7: a method that no service has is UNIMPLEMENTED, counted, and seen by observers and the access log") {

@@ -148,6 +148,7 @@ class ServerCall final : public grpc::CallbackServerContext, public ScopeOwner {
   std::atomic<bool> threw_{false};
   std::atomic<int> finished_with_{-1};
   TimePoint arrived_{};
+  std::string peer_;  // kept for the access log, where there is one
   Identity identity_;
   std::string trace_parent_;
   std::vector<std::unique_ptr<ServerCallObservation>> observations_;

@@ -32,7 +32,7 @@ enum class ShutdownOrder {
 // One line of the access log. The views and references live until the function returns: copy what is kept.
 struct AccessLogEntry {
   std::string_view method;   // `/package.Service/Method`
-  std::string peer;          // gRPC's name of the caller's address: `ipv4:10.0.0.7:51234`
+  std::string peer;          // gRPC's name of the caller's address, `ipv4:10.0.0.7:51234`; also of a call that was cancelled
   const Identity& identity;
   ServerCallEnd end;
 };
@@ -82,7 +82,8 @@ struct ServerSettings {
 
   // Around every handler, outside in (V7).
   std::vector<std::shared_ptr<ServerObserver>> observers{};
-  // Once a call, after its OnDone, on a gRPC thread, several at once; must not block. What it throws is logged.
+  // Once a call, after its OnDone, on a gRPC thread, several at once; must not block. What it throws is logged. Health checks
+  // stay out of it (probes come once a second); observers see them.
   std::function<void(const AccessLogEntry&)> access_log{};
   std::shared_ptr<Authenticator> authenticator{};
   // The program's own: the first status that is not OK ends the call. They must not block; what they throw is INTERNAL.
