@@ -87,7 +87,7 @@ bool Plot(const Report& report, const std::string& folder) {
     }
     ok &= plotter.Draw(fmt::format("latency_{}", scene),
                        fmt::format("set title \"Latency, {}\"\nset logscale x\nset xlabel \"quantile\"\nset ylabel \"us\"\n"
-                                   "set xtics ('50%' 2, '90%' 10, '99%' 100, '99.9%' 1000)\n",
+                                   "set xtics ('50%%' 2, '90%%' 10, '99%%' 100, '99.9%%' 1000)\n",
                                    FindScene(scene)->what),
                        all);
   }
