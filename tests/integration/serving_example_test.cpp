@@ -4,6 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
 #include <iostream>
 #include <map>
 #include <mutex>
@@ -19,6 +23,7 @@
 #include "penstock/server/auth.h"
 #include "penstock/server/server.h"
 #include "support/eventually.h"
+#include "support/program.h"
 
 namespace {
 
@@ -75,7 +80,9 @@ int Serve(std::string address, penstock::Tls tls) {
     std::cerr << server.error().message() << "\n";
     return 2;
   }
-  return (*server)->Run();
+  const int code = (*server)->Run();
+  if (code != 0) std::_Exit(code);  // a handler may still run: destroy nothing under it
+  return code;
 }
 
 // Sends the newest state of an account, one write at a time.
@@ -297,6 +304,27 @@ TEST_CASE("docs/serving.md: a reply, a handler on a pool that stops when nobody 
   CHECK(Eventually([&] { return seen == 1; }));
   store.Put(Alice(2));
   CHECK(Eventually([&] { return seen == 2; }));
+}
+
+TEST_CASE("docs/serving.md, V3: a process whose handler is stuck on a pool ends with 1 within drain, grace and a second") {
+  const std::string path = (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "integration/pool_program").string();
+  penstock::test::Program program({path, "127.0.0.1:0"});
+  const auto port = program.WaitForNumber("serving on port ");
+  REQUIRE(port);
+  auto client = penstock::Client::Create({.address = "127.0.0.1:" + std::to_string(*port), .plaintext = true, .timeout = 60s, .max_attempts = 1});
+  REQUIRE(client.ok());
+  std::promise<grpc::StatusCode> ended;
+  client->Call(kGetAccount, For("alice"), {},
+               [&](const penstock::CallResult& result, Account&) { ended.set_value(result.status.error_code()); });
+  REQUIRE(program.WaitForNumber("reading "));
+  const auto began = std::chrono::steady_clock::now();
+  program.Signal(SIGTERM);
+  CHECK(program.WaitForExit() == 1);
+  const auto took = std::chrono::steady_clock::now() - began;
+  CHECK(took >= 1s);
+  CHECK(took < (std::getenv("PENSTOCK_FULL") != nullptr ? 2500ms : 20s));  // no drain, a second's grace; the handler takes 60 s
+  CHECK(program.text().find("destroyed") == std::string::npos);
+  CHECK(ended.get_future().get() == grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_CASE("docs/serving.md: who has no token is not heard, and a reader moves no money") {

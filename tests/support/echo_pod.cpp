@@ -47,7 +47,9 @@ int PodMain(int argc, char** argv) {
   auto server = Server::Create(PodSettings(std::atoi(argv[4]), grace_ms), {&echo});
   if (!server.ok()) return 2;
   testing::AnnouncePort(static_cast<std::uint16_t>((*server)->port()));
-  return (*server)->Run();
+  const int code = (*server)->Run();
+  if (code != 0) std::_Exit(code);  // a handler may still run: destroy nothing under it
+  return code;
 }
 
 }  // namespace penstock::test

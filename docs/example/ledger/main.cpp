@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -88,5 +89,7 @@ int main(int argc, char** argv) {
   }
   fmt::print("ledger: serving on port {}\n", (*server)->port());
   std::fflush(stdout);
-  return (*server)->Run();
+  const int code = (*server)->Run();
+  if (code != 0) std::_Exit(code);  // a handler may still run: destroy nothing under it
+  return code;
 }

@@ -4,6 +4,7 @@
 #include <penstock/server/server.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "ledger/v1/ledger.grpc.pb.h"
@@ -42,5 +43,7 @@ int main(int argc, char** argv) {
   Relay relay(*ledger);
   auto server = penstock::Server::Create({.address = argv[2], .plaintext = true}, {&relay});
   if (!server.ok()) return std::fprintf(stderr, "%s\n", server.error().message().c_str()), 78;
-  return (*server)->Run();  // SIGTERM -> drain -> shutdown -> exit code
+  const int code = (*server)->Run();  // SIGTERM -> drain -> shutdown -> exit code
+  if (code != 0) std::_Exit(code);    // a handler may still run: destroy nothing under it
+  return code;
 }

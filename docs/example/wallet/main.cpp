@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -72,5 +73,7 @@ int main(int argc, char** argv) {
   }
   fmt::print("wallet: serving on port {}\n", (*server)->port());
   std::fflush(stdout);
-  return (*server)->Run();
+  const int code = (*server)->Run();
+  if (code != 0) std::_Exit(code);  // a handler may still run: destroy nothing under it
+  return code;
 }

@@ -8,12 +8,15 @@
 //     LedgerService service(store);
 //     auto server = penstock::Server::Create({.address = ":9090", .tls = tls}, {&service});
 //     if (!server.ok()) return Fail(server.error());
-//     return (*server)->Run();                      // SIGTERM -> drain -> shutdown -> exit code
+//     const int code = (*server)->Run();            // SIGTERM -> drain -> shutdown -> exit code
+//     if (code != 0) std::_Exit(code);              // a handler may still run: destroy nothing under it
+//     return code;
 //
 // Threads: every member may be called from any thread, handlers included, but Run(), Wait() and the destructor of a server
 // that serves: they block, and are not for callback threads.
-// Ownership: services, and what the settings point at, outlive the server. Where a handler never finished (exit code 1),
-// they must outlive the process's use of it: exit.
+// Ownership: services, and what the settings point at, outlive the server. Where the exit code is 1 a handler may still
+// run, and uses them: end the process without destroying them (std::_Exit). Returning from main() would destroy what the
+// handler uses, and wait in ~WorkPool for as long as it likes.
 // Time: drain and grace by ServerSettings::time; the handshake window in real time.
 // Errors: Create() names every bad setting, a taken port, a bad file, in one error.
 
@@ -60,14 +63,14 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // The port it listens on.
+  // The port it listens on: which one it is where `address` asked for port 0.
   int port() const noexcept;
   // That of `health_address`; 0 without one.
   int health_port() const noexcept;
 
   // Serves until SIGTERM, SIGINT or Shutdown(), then leaves in order. Signal handlers are put back before it returns. A
   // second signal ends the wait at once. 0: every call was answered. 1: something had to be abandoned, and the log says what;
-  // exit then.
+  // end the process then, by std::_Exit (see Ownership above).
   int Run();
 
   // Begins to leave; returns at once. Again is harmless.

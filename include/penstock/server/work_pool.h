@@ -9,7 +9,8 @@
 //     return HandleOn(pool, context, [=, this] { return database_.Read(*request, response); });
 //
 // Threads: Submit may be called from any thread.
-// Ownership: the pool outlives the services that use it; its destructor waits for the work it took.
+// Ownership: the pool outlives the services that use it: make it first. Its destructor waits for the work it took, however
+// long that takes: a process that leaves with work abandoned (Server::Run() is not 0) ends by std::_Exit.
 // Time: none.
 // Errors: Submit refuses when the queue is full; what the work throws is logged and dropped.
 
