@@ -151,7 +151,7 @@ class Cases:
         strange = [name for name in rest if not allowed.fullmatch(name)]
         if strange:
             raise Failed(f"installed, and nobody knows why: {strange}")
-        for module in ("penstock", "penstock-core", "penstock-testing"):
+        for module in ("penstock", "penstock-core", "penstock-health-proto", "penstock-testing"):
             if not any(name.endswith(f"pkgconfig/{module}.pc") for name in rest):
                 raise Failed(f"no {module}.pc among {rest}")
             run(["pkg-config", "--validate", module], self.pkg_config_path())

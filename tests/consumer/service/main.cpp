@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string>
 
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "ping.grpc.pb.h"
 
 namespace {
@@ -37,7 +38,8 @@ int main() {
   request.set_text("hello");
   const auto answered = client->CallAndWait(PENSTOCK_METHOD(consumer::v1::Ping, Send), request);
   const auto refused = client->CallAndWait(PENSTOCK_METHOD(consumer::v1::Ping, Send), {});
-  const bool good = answered.ok() && answered.response.text() == "hello" &&
+  const auto health = client->CallAndWait(PENSTOCK_METHOD(grpc::health::v1::Health, Check), {});
+  const bool good = health.response.status() == grpc::health::v1::HealthCheckResponse::SERVING && answered.ok() && answered.response.text() == "hello" &&
                     refused.result.status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
                     !penstock::Client::Create({.address = "no port", .plaintext = true}).ok();
   std::printf("%s, %s\n", answered.result.status.error_message().c_str(), refused.result.status.error_message().c_str());
