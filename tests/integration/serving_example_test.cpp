@@ -224,6 +224,17 @@ penstock::ServerSettings ForTheWalletOnly(penstock::ServerSettings settings) {
   return settings;
 }
 
+class ApiKeys final : public penstock::Authenticator {
+ public:
+  grpc::Status Authenticate(penstock::ServerCall& call, penstock::Identity& identity) override {
+    const auto key = call.client_metadata().find("x-api-key");
+    if (key == call.client_metadata().end()) return {grpc::StatusCode::UNAUTHENTICATED, "x-api-key is missing"};
+    if (key->second != "the wallet's") return {grpc::StatusCode::UNAUTHENTICATED, "x-api-key is unknown"};
+    identity = {.scheme = "api-key", .subject = "wallet", .attributes = {{"role", "reader"}}};
+    return grpc::Status::OK;
+  }
+};
+
 class PooledLedger final : public penstock::Service<Ledger> {
  public:
   PooledLedger() { PoolMessages(&PooledLedger::SetMessageAllocatorFor_GetAccount); }
@@ -346,6 +357,29 @@ TEST_CASE("docs/serving.md: who has no token is not heard, and a reader moves no
   CHECK(code(kTransfer, "") == grpc::StatusCode::UNAUTHENTICATED);
   CHECK(code(kTransfer, "intern's") == grpc::StatusCode::PERMISSION_DENIED);
   CHECK(code(kTransfer, "wallet's") == grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_CASE("docs/serving.md: an authenticator of one's own says who calls, or why not") {
+  Store store;
+  store.Put(Alice(1));
+  LedgerService service(store);
+  auto settings = Local();
+  settings.authenticator = std::make_shared<ApiKeys>();
+  settings.filters = {[](penstock::ServerCall& call) {
+    CHECK(call.identity().subject == "wallet");
+    CHECK(call.identity().authenticated());
+    return grpc::Status::OK;
+  }};
+  auto server = Started(std::move(settings), service);
+  auto client = ClientOf(*server);
+  const auto call = [&](std::multimap<std::string, std::string> metadata) {
+    penstock::CallOptions options;
+    for (const auto& [key, value] : metadata) options.metadata.emplace_back(key, value);
+    return client.CallAndWait(kGetAccount, For("alice"), std::move(options)).result.status;
+  };
+  CHECK(call({}).error_message() == "x-api-key is missing");
+  CHECK(call({{"x-api-key", "a guess"}}).error_message() == "x-api-key is unknown");
+  CHECK(call({{"x-api-key", "the wallet's"}}).ok());
 }
 
 }  // namespace
