@@ -187,16 +187,19 @@ void Router::Impl::Abort(Connection& connection, Cut how) {
     return CloseHandles(connection);
   }
   const bool ended = connection.pipes[kToServer].ended && connection.pipes[kToClient].ended;
-  if (ended || !connection.connected || closing_) return CloseHandles(connection);
+  if (ended || closing_) return CloseHandles(connection);
   Part(connection);
 }
 
-// Ends both ways and reads what still comes: closing with bytes unread would be a reset.
+// Ends both ways and reads what still comes: closing with bytes unread would be a reset. Where its target has not taken it
+// yet, there is only the client's side.
 void Router::Impl::Part(Connection& connection) {
+  const auto open = [&](const uv_tcp_t* socket) { return connection.connected || socket == &connection.client; };
   for (Pipe& pipe : connection.pipes) {
     uv_timer_stop(&pipe.timer);
     pipe.waiting.clear();
-    if (!pipe.ended && !EndWriting(pipe)) return CloseHandles(connection);
+    if (open(pipe.to) && !pipe.ended && !EndWriting(pipe)) return CloseHandles(connection);
+    pipe.at_end = pipe.at_end || !open(pipe.from);
     if (!pipe.at_end && !std::exchange(pipe.reading, true)) StartReading(pipe);
   }
   uv_update_time(loop_->uv());
