@@ -45,8 +45,11 @@ void CheckPlace(const ClientSettings& settings, std::vector<std::string>& proble
   if (given > 1) {
     problems.push_back("address, addresses, unix_socket: more than one is set; expected exactly one of the three");
   }
-  if (given == 0 || !settings.address.empty())
-    CheckAddress("address", settings.address, AddressUse::kConnect, problems);
+  if (given == 0) {
+    problems.push_back(
+        Problem("address", "", "is empty", "host:port, such as ledger:9090; or `addresses`, or `unix_socket`, in its place"));
+  }
+  if (!settings.address.empty()) CheckAddress("address", settings.address, AddressUse::kConnect, problems);
   if (!settings.addresses.empty()) CheckAddressList("addresses", settings.addresses, problems);
   if (!settings.unix_socket.empty()) CheckUnixPath("unix_socket", settings.unix_socket, problems);
 
@@ -63,6 +66,9 @@ void CheckPlace(const ClientSettings& settings, std::vector<std::string>& proble
         settings.plaintext
             ? "tls, plaintext: both are set; expected exactly one of the two"
             : "tls, plaintext: neither is set; expected tls, or plaintext = true where no encryption is wanted");
+  }
+  if (settings.credentials && settings.plaintext) {
+    problems.push_back("credentials: are set; expected none with plaintext, since gRPC sends them over TLS only");
   }
 }
 
@@ -235,6 +241,7 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientSettings& setting
     credentials = ClientCredentialsOf({.roots = settings.tls->roots.value_or(""),
                                        .certificate = settings.tls->certificate.value_or(""),
                                        .key = settings.tls->key.value_or("")});
+    if (settings.credentials) credentials = grpc::CompositeChannelCredentials(credentials, settings.credentials);
   } else {
     credentials = grpc::InsecureChannelCredentials();
   }

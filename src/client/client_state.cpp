@@ -91,7 +91,7 @@ Result<ClientState*> ClientState::Create(ClientSettings settings) {
   state->breaker_ = &state->view_->breaker();
   state->samples_ = &state->view_->samples();
   state->budget_ = *std::move(budget);
-  state->connected_ = std::make_shared<ConnectedMonitor>(state->channels_, state->time_);
+  state->connected_ = std::make_shared<ConnectedMonitor>(state->view_->address(), state->channels_, state->time_);
   if (own.observer) own.observer->OnCreated(state->view_);
   return state.release();
 }

@@ -92,9 +92,9 @@ struct ConnectedMonitor::Waiter final : Timer {
   std::shared_ptr<ConnectedMonitor> monitor;
 };
 
-ConnectedMonitor::ConnectedMonitor(std::vector<std::shared_ptr<grpc::Channel>> channels,
+ConnectedMonitor::ConnectedMonitor(std::string dependency, std::vector<std::shared_ptr<grpc::Channel>> channels,
                                    std::shared_ptr<TimeSource> time)
-    : time_(std::move(time)), channels_(std::move(channels)), watched_(channels_.size()) {}
+    : dependency_(std::move(dependency)), time_(std::move(time)), channels_(std::move(channels)), watched_(channels_.size()) {}
 
 ConnectedMonitor::~ConnectedMonitor() = default;
 
@@ -184,6 +184,7 @@ void ConnectedMonitor::Check(TimePoint deadline, std::function<void(bool)> done)
 
 void ConnectedMonitor::Expire(Waiter* waiter) noexcept {
   std::shared_ptr<Waiter> expired;
+  bool first = false;
   {
     const std::lock_guard lock(mutex_);
     const auto found =
@@ -191,6 +192,16 @@ void ConnectedMonitor::Expire(Waiter* waiter) noexcept {
     if (found == waiters_.end()) return;  // Told already.
     expired = std::move(*found);
     waiters_.erase(found);
+    first = !std::exchange(expired_before_, true);
+  }
+  if (first) {
+    // Here and not on the loop's thread, which the user's log must not hold up.
+    PostToCallbackThread([self = shared_from_this()] {
+      Log(LogSeverity::kWarning,
+          "client: {} was not connected by the end of a readiness check. gRPC tells why to calls only (make one with CallAndWait) "
+          "and to its own log (GRPC_VERBOSITY=info)",
+          self->dependency_);
+    });
   }
   Tell(std::move(expired->done), false);
 }

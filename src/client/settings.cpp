@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <map>
 #include <string_view>
 
 #include "client/channel.h"
@@ -38,6 +39,21 @@ void CheckSize(std::string_view field, std::size_t bytes, std::vector<std::strin
   if (bytes > kMost) problems.push_back(fmt::format("{}: {}; expected at most {}", field, bytes, kMost));
 }
 
+void CheckMethods(const std::vector<MethodSettings>& methods, std::vector<std::string>& problems) {
+  std::map<std::string_view, int> given;
+  for (const MethodSettings& method : methods) {
+    const std::string field = fmt::format("methods[{}]", method.method.path().substr(1));
+    if (++given[method.method.path()] == 2) problems.push_back(field + ": is given twice; expected each method at most once");
+    if (method.timeout && method.method.unary()) CheckPositive(field + ".timeout", *method.timeout, problems);
+    if (method.timeout && !method.method.unary()) {
+      problems.push_back(fmt::format("{}.timeout: {}; expected none, since a stream's is that of its CallOptions", field,
+                                     Milliseconds(*method.timeout)));
+    }
+    if (method.max_attempts) CheckAttempts(field + ".max_attempts", *method.max_attempts, problems);
+    CheckRepeatability(field + ".repeatability", method.repeatability, problems);
+  }
+}
+
 }  // namespace
 
 void CheckSettings(const ClientSettings& settings, std::vector<std::string>& problems) {
@@ -50,12 +66,7 @@ void CheckSettings(const ClientSettings& settings, std::vector<std::string>& pro
   if (settings.deadline_floor < Duration::zero()) {
     problems.push_back(fmt::format("deadline_floor: {}; expected 0 or more", Milliseconds(settings.deadline_floor)));
   }
-  for (const MethodSettings& method : settings.methods) {
-    const std::string field = fmt::format("methods[{}]", method.method.path().substr(1));
-    if (method.timeout) CheckPositive(field + ".timeout", *method.timeout, problems);
-    if (method.max_attempts) CheckAttempts(field + ".max_attempts", *method.max_attempts, problems);
-    CheckRepeatability(field + ".repeatability", method.repeatability, problems);
-  }
+  CheckMethods(settings.methods, problems);
   CheckSize("max_send_bytes", settings.max_send_bytes, problems);
   CheckSize("max_receive_bytes", settings.max_receive_bytes, problems);
   if (settings.compression < 0 || settings.compression >= GRPC_COMPRESS_ALGORITHMS_COUNT) {

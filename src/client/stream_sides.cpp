@@ -125,3 +125,25 @@ WriteSide::Untold WriteSide::Ended() noexcept {
 }
 
 }  // namespace penstock::inline v0::detail
+
+namespace penstock::inline v0 {
+
+const char* Name(StreamStart start) noexcept {
+  switch (start) {
+    case StreamStart::kStarted:
+      return "started";
+    case StreamStart::kBusy:
+      return "busy";
+    case StreamStart::kHalfClosed:
+      return "half-closed";
+    case StreamStart::kEnded:
+      return "ended";
+    case StreamStart::kNotOpen:
+      return "not open";
+    case StreamStart::kTooLarge:
+      return "too large";
+  }
+  return "unknown";
+}
+
+}  // namespace penstock::inline v0

@@ -6,10 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ledger/v1/ledger.grpc.pb.h"
 #include "penstock/client/client.h"
+#include "penstock/server/auth.h"
 #include "penstock/server/server.h"
 #include "penstock/testing/certificates.h"
 
@@ -59,10 +61,9 @@ class LedgerService final : public penstock::Service<ledger::v1::Ledger> {
 
 // A ledger over TLS, and what its clients need to know.
 struct Ledger {
-  Ledger() {
-    penstock::ServerSettings settings;
+  explicit Ledger(penstock::ServerSettings settings = {}) {
     settings.address = "127.0.0.1:0";
-    settings.tls = penstock::Tls{.certificate = identity.certificate, .key = identity.key};
+    if (!settings.plaintext) settings.tls = penstock::Tls{.certificate = identity.certificate, .key = identity.key};
     settings.drain = 0s;
     auto made = penstock::Server::Create(std::move(settings), {&service});
     REQUIRE_MESSAGE(made.ok(), made.error().message());
@@ -96,6 +97,21 @@ std::string Main(const std::string& address, const std::string& ca, const ledger
   return {};
 }
 
+// docs/calling.md, a client that is kept.
+class Wallet {
+ public:
+  explicit Wallet(penstock::Client ledger) : ledger_(std::move(ledger)) {}
+
+  bool Reaches(const std::string& id) {
+    ledger::v1::GetAccountRequest request;
+    request.set_id(id);
+    return ledger_.CallAndWait(kGetAccount, request).ok();
+  }
+
+ private:
+  penstock::Client ledger_;
+};
+
 class Poll final : public penstock::UnaryReactor<ledger::v1::GetAccountRequest, ledger::v1::Account> {
  public:
   // Last of all: it may be started again, or deleted, in here.
@@ -122,6 +138,57 @@ TEST_CASE("L15: the first call") {
   CHECK(first_call.get_future().get() == "");
   CHECK(client->CloseAndWait(std::chrono::steady_clock::now() + 30s));
   CHECK_FALSE(Main("dns:///ledger", "", {}, client).empty());
+}
+
+TEST_CASE("L1: a client is moved out of its result into what keeps it") {
+  Ledger server;
+  const penstock::Tls tls{.roots = server.authority.certificate()};
+  const std::string& address = server.address;
+  penstock::Result<penstock::Client> ledger = penstock::Client::Create({.address = address, .tls = tls});
+  REQUIRE(ledger.ok());
+  Wallet wallet(*std::move(ledger));
+  CHECK(wallet.Reaches("7"));
+}
+
+TEST_CASE("T3, V6: a token goes with one call, or with every call of a client, over TLS only") {
+  const std::string token = "wallet's";
+  penstock::ServerSettings guarded;
+  guarded.authenticator = penstock::BearerTokens([](std::string_view sent) -> std::optional<penstock::Identity> {
+    if (sent != "wallet's") return std::nullopt;
+    return penstock::Identity{.scheme = "", .subject = "wallet", .attributes = {}};
+  });
+  Ledger server(guarded);
+  penstock::Client client = Connect(server);
+  penstock::Client* ledger = &client;
+  const ledger::v1::GetAccountRequest request;
+  CHECK(client.CallAndWait(kGetAccount, request).result.status.error_code() == grpc::UNAUTHENTICATED);
+  std::promise<bool> ended;
+  auto callback = [&](const penstock::CallResult& result, ledger::v1::Account&) { ended.set_value(result.ok()); };
+  ledger->Call(kGetAccount, request, {.credentials = grpc::AccessTokenCredentials(token)}, callback);
+  CHECK(ended.get_future().get());
+
+  const penstock::Tls tls{.roots = server.authority.certificate()};
+  const std::string& address = server.address;
+  auto every = penstock::Client::Create(
+      {.address = address, .tls = tls, .credentials = grpc::AccessTokenCredentials(token)});
+  REQUIRE(every.ok());
+  CHECK(every->CallAndWait(kGetAccount, request).ok());
+  const auto stub = ledger::v1::Ledger::NewStub(every->GuardedChannel());
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 30s);
+  ledger::v1::Account account;
+  CHECK(stub->GetAccount(&context, request, &account).ok());
+
+  penstock::ServerSettings open;
+  open.plaintext = true;
+  Ledger plain(open);
+  auto without_tls = penstock::Client::Create({.address = plain.address, .plaintext = true});
+  REQUIRE(without_tls.ok());
+  const auto refused =
+      without_tls->CallAndWait(kGetAccount, request, {.credentials = grpc::AccessTokenCredentials(token)}).result;
+  CHECK(refused.status.error_code() == grpc::UNAUTHENTICATED);
+  CHECK(refused.reason == penstock::EndReason::kStopped);
+  CHECK(without_tls->CallAndWait(kGetAccount, request).ok());
 }
 
 TEST_CASE("L8: a handle cancels, once the call has ended too") {
@@ -159,7 +226,7 @@ TEST_CASE("C1, L16: a method's own settings, and a Classify of one's own") {
   Ledger server;
   const penstock::Tls tls{.roots = server.authority.certificate()};
   const std::string& address = server.address;
-  const auto client = penstock::Client::Create({.address = address, .tls = tls,
+  auto client = penstock::Client::Create({.address = address, .tls = tls,
       .methods = {{.method = PENSTOCK_METHOD(ledger::v1::Ledger, Transfer), .timeout = 500ms, .max_attempts = 2}}});
   CHECK(client.ok());
 

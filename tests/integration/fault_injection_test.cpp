@@ -109,9 +109,9 @@ TEST_CASE("F2: injected aborts open the breaker, each one counted") {
 TEST_CASE("F2: a Classify can spare the breaker") {
   EchoServer server;
   ClientSettings settings = Settings(server, std::make_shared<FaultInjector>());
-  settings.classify = [](std::string_view method, const grpc::Status& status, const ServerMetadata& trailers) {
-    Classification classified = DefaultClassify(method, status, trailers);
-    if (IsInjected(status)) classified.outcome = Outcome::kIgnored;
+  settings.classify = [](std::string_view method, const grpc::Status& status, const penstock::ServerMetadata& trailers) {
+    penstock::Classification classified = penstock::DefaultClassify(method, status, trailers);
+    if (penstock::IsInjected(status)) classified.outcome = penstock::Outcome::kIgnored;
     return classified;
   };
   Client client = MakeClient(std::move(settings));

@@ -2,11 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
+#include <mutex>
+#include <string>
 #include <thread>
 
 #include "penstock/client/client.h"
+#include "penstock/runtime.h"
 #include "penstock/testing/certificates.h"
 #include "penstock/testing/manual_time.h"
 #include "penstock/testing/router.h"
@@ -143,6 +147,32 @@ TEST_CASE("R1: a check ends with false at its deadline, on the client's own cloc
   CHECK(later.wait_for(20ms) == std::future_status::timeout);
   time->Advance(5s);
   CHECK_FALSE(later.get());
+}
+
+TEST_CASE("R1: the first check that ends without a connection is told to the log, by the dependency's name, and no later one") {
+  const auto router = RouterTo({});
+  std::mutex mutex;
+  std::string log;
+  SetLogSink([&](LogSeverity, const std::string& line) {
+    const std::lock_guard lock(mutex);
+    log += line + "\n";
+  });
+  const auto lines = [&] {
+    const std::lock_guard lock(mutex);
+    return std::count(log.begin(), log.end(), '\n');
+  };
+  const auto time = std::make_shared<testing::ManualTime>();
+  Client client = MakeClient({.address = router->address(), .time = time});
+  for (int n = 0; n < 3; ++n) {
+    auto check = Check(*client.Connected(), time->Now() + 1s);
+    time->Advance(1s);
+    CHECK_FALSE(check.get());
+    REQUIRE(Eventually([&] { return lines() > 0; }));
+  }
+  client.Close();
+  SetLogSink({});
+  CHECK(lines() == 1);
+  CHECK(log.find(router->address() + " was not connected") != std::string::npos);
 }
 
 TEST_CASE("R1: closing, or dropping, the client ends a check with false") {

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -45,7 +46,8 @@ class ShortWatches final : public ledger::v1::Ledger::CallbackService {
   std::atomic<int> streams{0};
 };
 
-// [snippet:watch]
+void Log(const std::string& /*line*/) {}
+
 // What one account was seen at; lives until its subscription has ended.
 class Watched {
  public:
@@ -55,6 +57,7 @@ class Watched {
     return ledger.Subscribe(PENSTOCK_METHOD(ledger::v1::Ledger, WatchAccount), request,
                             {.on_message = [this](Account& account) { Saw(account); },
                              .before_reopen = [this](WatchAccountRequest& again) { again.set_after_version(version_); },
+                             .on_gap = [this](const penstock::Gap& gap) { return Between(gap); },
                              .on_end = [this](const penstock::CallResult& result) { Ended(result); }});
   }
 
@@ -62,9 +65,13 @@ class Watched {
   void Saw(const Account& account) {
     version_ = account.version();  // The resume token: what comes next begins after it.
     // ...
-    // [/snippet]
     versions_.push_back(version_);
     count_ = versions_.size();
+  }
+  // Before each opening but the first: whether it is to be.
+  penstock::GapDecision Between(const penstock::Gap& gap) {
+    if (gap.attempts == 0) Log("the watch is interrupted: " + gap.why.error_message());
+    return gap.lasted < 10min ? penstock::GapDecision::kGoOn : penstock::GapDecision::kEnd;
   }
   void Ended(const penstock::CallResult& result) {
     result_ = result.status;

@@ -568,4 +568,21 @@ TEST_CASE("T1: everything that is wrong with the settings stands in one error, e
   CHECK(std::count(text.begin(), text.end(), '\n') == 7);
 }
 
+TEST_CASE("T1: settings of a method that would have no effect are refused: given twice, or a stream's timeout") {
+  constexpr auto kWatch = PENSTOCK_METHOD(v1::Echo, Down);
+  const auto error = [](std::vector<MethodSettings> methods) {
+    const auto client = Client::Create({.address = "ledger:9090", .plaintext = true, .methods = std::move(methods)});
+    return client.ok() ? std::string() : client.error().message();
+  };
+  CHECK(error({{.method = kUnary, .timeout = 1s}, {.method = kIdempotent}, {.method = kWatch, .max_attempts = 2}}).empty());
+  CHECK(error({{.method = kUnary, .timeout = 1s}, {.method = kIdempotent}, {.method = kUnary}, {.method = kUnary}}) ==
+        "methods[penstock.test.v1.Echo/Unary]: is given twice; expected each method at most once");
+  for (const MethodName stream : {MethodName(kWatch), MethodName(PENSTOCK_METHOD(v1::Echo, Up)),
+                                  MethodName(PENSTOCK_METHOD(v1::Echo, Bidi))}) {
+    CHECK(error({{.method = stream, .timeout = 500ms}}) ==
+          "methods[" + std::string(stream.path().substr(1)) +
+              "].timeout: 500 ms; expected none, since a stream's is that of its CallOptions");
+  }
+}
+
 }  // namespace penstock::test

@@ -40,6 +40,9 @@ def main():
                 good += 1
             else:
                 bad.append(f"{name}: a listing is not what {source} has:\n{code}")
+        for comment in re.findall(r"<!--\s*listing.*", text):
+            if not re.fullmatch(r"<!-- listing: \S+ -->", comment):
+                bad.append(f"{name}: {comment} names no file, so that its listing is not looked at")
         for target in LINK.findall(re.sub(r"(?ms)```.*?```|`[^`\n]*`|^    .*?$", "", text)):
             if (document.parent / target).exists():
                 good += 1

@@ -37,7 +37,8 @@ TEST_CASE("T1, T2: exactly one place to connect to") {
   CHECK(ProblemsOf({.address = "", .addresses = {"10.0.0.1:1", "10.0.0.2:1"}, .plaintext = true, .authority = "ledger"})
             .empty());
   CHECK(ProblemsOf({.address = "", .unix_socket = "/run/x", .plaintext = true, .authority = "ledger"}).empty());
-  CHECK(ProblemOf([](auto& s) { s.address = ""; }).starts_with("address: \"\" is empty"));
+  CHECK(ProblemOf([](auto& s) { s.address = ""; }) ==
+        "address: \"\" is empty; expected host:port, such as ledger:9090; or `addresses`, or `unix_socket`, in its place");
   CHECK(ProblemOf([](auto& s) { s.address = "dns:///x:1"; }).starts_with("address: \"dns:///x:1\" has a scheme"));
   CHECK(ProblemOf([](auto& s) {
           s.unix_socket = "/run/x";
@@ -50,6 +51,7 @@ TEST_CASE("T1, T2: exactly one place to connect to") {
 TEST_CASE("T3: TLS or plain text, and plain text by name") {
   CHECK(ProblemOf([](auto& s) { s.plaintext = false; }).starts_with("tls, plaintext: neither is set"));
   CHECK(ProblemOf([](auto& s) { s.tls = Tls{}; }).starts_with("tls, plaintext: both are set"));
+  CHECK(ProblemOf([](auto& s) { s.credentials = grpc::AccessTokenCredentials("token"); }).starts_with("credentials: are set"));
   ClientSettings settings{.address = "x:1", .tls = Tls{.roots = "garbage"}};
   std::vector<std::string> problems;
   LoadCertificates(settings, problems);

@@ -48,6 +48,7 @@ constexpr RetryStep kStopped = End(EndReason::kStopped, RetryDecision::kStopped)
 constexpr RetryStep kExhausted = End(EndReason::kExhausted, RetryDecision::kExhausted);
 constexpr RetryStep kThrottled = End(EndReason::kThrottled, RetryDecision::kThrottled);
 constexpr RetryStep kExpired = End(EndReason::kExpired, RetryDecision::kExpired);
+constexpr RetryStep kCancelled = End(EndReason::kCancelled, RetryDecision::kStopped);
 constexpr RetryStep kAnswered = End(EndReason::kAnswered, RetryDecision::kSucceeded);
 constexpr RetryStep Wait(Duration wait) { return {.action = Action::kWait, .decision = RetryDecision::kRetried, .wait = wait}; }
 constexpr RetryStep kAtOnce{.action = Action::kAdmit, .decision = RetryDecision::kRetried};
@@ -90,11 +91,17 @@ TEST_CASE("L5: the gates, each just before, at and just after its bound") {
   not_sent.reached = Reached::kNotSent;
   AttemptReport deadline = Stop();
   deadline.deadline_passed = true;
+  AttemptReport cancelled = Retry();
+  cancelled.cancelled = true;
+  AttemptReport too_late = cancelled;
+  too_late.deadline_passed = true;
 
   const std::vector<Case> cases = {
       {"success", Rules(), {.classification = {Decision::kSuccess, Outcome::kSuccess, {}}}, 100, kAnswered},
       {"stop", Rules(), Stop(), 100, kStopped},
       {"the call's own deadline", Rules(), deadline, 100, kExpired},
+      {"its caller's side, whatever Classify would say", Rules(), cancelled, 100, kCancelled},
+      {"its caller's side, and the deadline", Rules(), too_late, 100, kExpired},
       {"retry: the whole bound", Rules(), Retry(), 100, Wait(100ms)},
       // C9
       {"unmarked", Rules(), Retry(), 100, Wait(100ms)},

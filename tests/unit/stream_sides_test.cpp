@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+#include <string>
+
 using namespace penstock;
 using penstock::detail::ReadSide;
 using penstock::detail::WriteSide;
@@ -151,4 +154,15 @@ TEST_CASE("S4: a write that fails on an open stream is told as it fails") {
   write.IssueWrite();
   CHECK(write.Written(false, true));
   CHECK_FALSE(write.Ended().write);
+}
+
+TEST_CASE("S4: each answer to a start has a name of its own") {
+  std::set<std::string> names;
+  for (const StreamStart start : {StreamStart::kStarted, StreamStart::kBusy, StreamStart::kHalfClosed, StreamStart::kEnded,
+                                  StreamStart::kNotOpen, StreamStart::kTooLarge}) {
+    names.insert(Name(start));
+  }
+  CHECK(names.size() == 6);
+  CHECK_FALSE(names.contains("unknown"));
+  CHECK(Name(static_cast<StreamStart>(99)) == std::string("unknown"));
 }

@@ -158,8 +158,8 @@ class Client {
 
   // Whether the client has been connected: false until a connection was first ready (TLS done), then true until the client
   // is closed, whatever happens to the connection. A check starts the connection where there is none and waits for it; it
-  // makes no RPC and counts nothing. Every call gives the same monitor, which may outlive the client. For a server's
-  // readiness, never for its liveness (docs/readiness.md).
+  // makes no RPC and counts nothing; the first that ends without one is logged. Every call gives the same monitor, which may
+  // outlive the client. For a server's readiness, never for its liveness (docs/readiness.md).
   std::shared_ptr<ReadinessMonitor> Connected() const;
 
   // The breaker's, as of now.

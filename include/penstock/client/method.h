@@ -25,7 +25,6 @@
 #include <memory>
 #include <string_view>
 
-
 namespace penstock::inline v0 {
 
 namespace detail {
@@ -150,6 +149,11 @@ constexpr BidiMethod<Service, Request, Response> Describe(
   return {&kMethodInfo<Service, name>, start};
 }
 
+template <class Method>
+inline constexpr bool kIsUnary = false;
+template <class Service, class Request, class Response>
+inline constexpr bool kIsUnary<UnaryMethod<Service, Request, Response>> = true;
+
 }  // namespace detail
 
 // A method by name, for settings: made from what PENSTOCK_METHOD gives, of any kind.
@@ -157,13 +161,16 @@ class MethodName {
  public:
   template <class Method>
     requires requires(const Method& method) { method.info->path; }
-  constexpr MethodName(const Method& method) : info_(method.info) {}  // NOLINT: implicit on purpose
+  constexpr MethodName(const Method& method) : info_(method.info), unary_(detail::kIsUnary<Method>) {}  // NOLINT: implicit on purpose
 
   // `/package.Service/Method`.
   constexpr std::string_view path() const { return info_->path; }
+  // False: a stream's.
+  constexpr bool unary() const { return unary_; }
 
  private:
   const detail::MethodInfo* info_;
+  bool unary_;
 };
 
 }  // namespace penstock::inline v0

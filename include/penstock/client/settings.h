@@ -14,6 +14,7 @@
 // Errors: see Client::Create.
 
 #include <grpc/impl/codegen/compression_types.h>
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/client_interceptor.h>
 
@@ -53,8 +54,8 @@ enum class Repeatability : unsigned char {
 
 // What differs for one method; what is not set is as in the client's settings.
 struct MethodSettings {
-  MethodName method;
-  std::optional<Duration> timeout = std::nullopt;            // Above 0; of a unary call.
+  MethodName method;                                         // Each at most once.
+  std::optional<Duration> timeout = std::nullopt;            // Above 0; only of unary methods.
   std::optional<std::uint32_t> max_attempts = std::nullopt;  // 1 up.
   Repeatability repeatability = Repeatability::kFromProto;
   std::optional<bool> wait_for_ready = std::nullopt;
@@ -96,6 +97,9 @@ struct ClientSettings {
   // Exactly one of the two. Plain text must be asked for.
   std::optional<Tls> tls{};
   bool plaintext = false;
+  // Sent with every call, beside what the call's own options bring: a token, grpc::AccessTokenCredentials(token), or a plugin that
+  // makes one, grpc::MetadataCredentialsFromPlugin(...). Only with `tls`.
+  std::shared_ptr<grpc::CallCredentials> credentials{};
 
   // What a unary call may take in all, attempts and waits; above 0.
   Duration timeout = std::chrono::seconds(10);

@@ -37,6 +37,7 @@
 #include "penstock/client/detail/stream_core.h"
 #include "penstock/client/detail/unary_call.h"
 #include "penstock/client/method.h"
+#include "penstock/client/stream_start.h"
 
 namespace penstock::inline v0 {
 

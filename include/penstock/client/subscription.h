@@ -28,8 +28,10 @@
 #include "penstock/client/detail/stream_calls.h"
 #include "penstock/client/detail/subscription_core.h"
 #include "penstock/client/detail/unary_call.h"
+#include "penstock/client/gap.h"
 #include "penstock/client/method.h"
 #include "penstock/client/stream.h"
+#include "penstock/client/stream_start.h"
 
 namespace penstock::inline v0 {
 

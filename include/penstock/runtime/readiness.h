@@ -5,7 +5,7 @@
 // A service turns ready when its dependencies can be reached: a server takes any number of monitors and reports SERVING
 // once all of them are ready. Never tie liveness to one: restarting a pod does not mend its dependency.
 //
-//     Server::Create({.address = ":9090", .readiness = {ledger.Connected()}, ...}, {&service});
+//     Server::Create({.address = ":9090", .readiness = {ledger->Connected()}, ...}, {&service});
 //
 // Threads: every member may be called from any thread.
 // Ownership: shared by whoever made it and whoever reads it.
@@ -25,8 +25,9 @@ class ReadinessMonitor {
   // As last known: no I/O, never blocks.
   virtual bool ready() const noexcept = 0;
 
-  // Finds out, and calls `done` once, on a gRPC callback thread: true as soon as it is ready, false at the deadline or when
-  // it can never become ready.
+  // Finds out, and calls `done` once, from any thread and also in here: true as soon as it is ready, false at the deadline or
+  // before, where there is nothing to wait for. A server asks one that was not ready again a second later, and one that never calls
+  // `done` never again.
   virtual void Check(TimePoint deadline, std::function<void(bool)> done) = 0;
 };
 

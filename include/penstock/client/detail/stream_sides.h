@@ -7,17 +7,9 @@
 
 #include <cstdint>
 
-namespace penstock::inline v0 {
+#include "penstock/client/stream_start.h"
 
-// What became of the start of a read or a write.
-enum class StreamStart : std::uint8_t {
-  kStarted,     // its OnReadDone or OnWriteDone will come
-  kBusy,        // refused: the one before is not done
-  kHalfClosed,  // refused: the writing side was closed by StartWritesDone or StartWriteLast
-  kEnded,       // refused: the stream has ended
-  kNotOpen,     // refused: a subscription between two streams
-  kTooLarge,    // refused: a message of 2 GiB or more, which gRPC cannot send
-};
+namespace penstock::inline v0 {
 
 namespace detail {
 

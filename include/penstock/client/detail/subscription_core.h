@@ -21,21 +21,10 @@
 #include "penstock/client/detail/method_entry.h"
 #include "penstock/client/detail/parent_link.h"
 #include "penstock/client/detail/stream_core.h"
+#include "penstock/client/gap.h"
 #include "penstock/core/timer_queue.h"
 
 namespace penstock::inline v0 {
-
-// A time in which a subscription delivers nothing because there is no stream that does.
-struct Gap {
-  // Since the stream that had delivered (or been open for backoff_max) ended; since the beginning, if there was none.
-  Duration lasted;
-  // Streams that were opened since, or tried, and ended before they had delivered. 0: the gap begins.
-  std::uint32_t attempts;
-  // How the last stream ended.
-  const grpc::Status& why;
-};
-
-enum class GapDecision : std::uint8_t { kGoOn, kEnd };
 
 namespace detail {
 
