@@ -191,6 +191,15 @@ TEST_CASE("T3, V6: a token goes with one call, or with every call of a client, o
   CHECK(without_tls->CallAndWait(kGetAccount, request).ok());
 }
 
+TEST_CASE("R1: one call says why a client does not turn ready") {
+  Ledger server;
+  const penstock::testing::CertificateAuthority stranger("stranger");
+  auto ledger = penstock::Client::Create({.address = server.address, .tls = penstock::Tls{.roots = stranger.certificate()}});
+  REQUIRE(ledger.ok());
+  const std::string why = ledger->CallAndWait(kGetAccount, {}).result.status.error_message();
+  CHECK_MESSAGE(why.find("handshake failed") != std::string::npos, why);
+}
+
 TEST_CASE("L8: a handle cancels, once the call has ended too") {
   Ledger server;
   penstock::Client client = Connect(server);

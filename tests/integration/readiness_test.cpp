@@ -87,9 +87,9 @@ TEST_CASE("R1: a first call makes it ready as well") {
 TEST_CASE("R1: a client whose connection has gone idle stays ready, and connects again with its next call") {
   EchoServer server;
   const auto router = RouterTo({server.port()});
-  Client client = MakeClient({.address = router->address(), .channel_arguments = [](grpc::ChannelArguments& arguments) {
-                                arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 1'000);
-                              }});
+  ClientSettings settings{.address = router->address()};
+  settings.channel_arguments = [](grpc::ChannelArguments& arguments) { arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, 1'000); };
+  Client client = MakeClient(std::move(settings));
   const auto monitor = client.Connected();
   CHECK(Checked(*monitor));
   CHECK(Call(client));

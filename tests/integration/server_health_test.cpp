@@ -119,6 +119,32 @@ TEST_CASE("V8, R2: readiness follows the monitors, for the server and for one se
   CHECK(server->Wait() == 0);
 }
 
+struct CacheIsWarm final : penstock::ReadinessMonitor {
+  bool ready() const noexcept override { return warm; }
+  void Check(penstock::TimePoint, std::function<void(bool)> done) override { done(warm); }
+  std::atomic<bool> warm{false};
+};
+
+TEST_CASE("R2: a monitor that answers inside its check, as in docs/readiness.md, is asked again, and Watch hears of it") {
+  GuardedEcho echo;
+  auto cache = std::make_shared<CacheIsWarm>();
+  auto settings = LocalSettings();
+  settings.readiness = {cache};
+  auto server = MakeServer(settings, {&echo});
+  auto stub = health::Health::NewStub(ChannelTo(AddressOf(*server)));
+  grpc::ClientContext context;
+  SetLimit(context);
+  auto watch = stub->Watch(&context, health::HealthCheckRequest());
+  Serving watched;
+  REQUIRE(watch->Read(&watched));
+  CHECK(watched.status() == Serving::NOT_SERVING);
+  cache->warm = true;
+  REQUIRE(watch->Read(&watched));
+  CHECK(watched.status() == Serving::SERVING);
+  context.TryCancel();
+  CHECK_FALSE(watch->Read(&watched));
+}
+
 // --- T1, V1, V9, V11: settings --------------------------------------------------------------------------------------
 
 std::string ErrorOf(ServerSettings settings, std::vector<AnyService*> services) {
