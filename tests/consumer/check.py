@@ -74,9 +74,14 @@ class Cases:
         shutil.copytree(HERE / project, tree)
         (tree / "subprojects").mkdir()
         (place or self.link)(tree / "subprojects")
-        run(["meson", "setup", tree / "build", tree, "-Dpenstock:otel=disabled"] + MESON + options)
-        run(["ninja", "-C", tree / "build", "consumer"])  # The test kit is not needed.
+        run(["meson", "setup", tree / "build", tree] + MESON + options)
+        run(["ninja", "-C", tree / "build"])
         run([tree / "build" / "consumer"])
+        unused = [path.name for part in ("testing", "otel", "prometheus") for path in (tree / "build").rglob(f"libpenstock-{part}*")
+                  if not path.name.endswith(".p")]
+        if unused:
+            raise Failed(f"built, and not used: {unused}")
+        run(["meson", "install", "-C", tree / "build", "--no-rebuild", "--destdir", tree / "installed"])
         return tree / "build" / "consumer"
 
     def prefix(self):
@@ -124,7 +129,8 @@ class Cases:
 
     def case_service_shared_hidden(self):
         """a service with penstock as a shared subproject by a wrap, its own symbols hidden"""
-        options = ["-Ddefault_library=shared", "-Dcpp_args=-fvisibility=hidden -fvisibility-inlines-hidden"]
+        options = ["-Ddefault_library=shared", "-Dcpp_args=-fvisibility=hidden -fvisibility-inlines-hidden",
+                   "-Dpenstock:otel=disabled", "-Dpenstock:prometheus=disabled"]
         program = self.subproject("service", "service-shared-hidden", options, self.wrap)
         if "libpenstock-client" not in libraries_of(program):
             raise Failed(f"{program} does not use a shared penstock")

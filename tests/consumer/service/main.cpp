@@ -22,6 +22,10 @@ class PingService final : public penstock::Service<consumer::v1::Ping> {
       return grpc::Status::OK;
     });
   }
+  grpc::ServerUnaryReactor* Count(grpc::CallbackServerContext* context, const consumer::v1::PingRequest*,
+                                  consumer::v1::PingResponse*) override {
+    return Handle(context, [] { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "counted, but not told"); });
+  }
 };
 
 }  // namespace
@@ -39,7 +43,10 @@ int main() {
   const auto answered = client->CallAndWait(PENSTOCK_METHOD(consumer::v1::Ping, Send), request);
   const auto refused = client->CallAndWait(PENSTOCK_METHOD(consumer::v1::Ping, Send), {});
   const auto health = client->CallAndWait(PENSTOCK_METHOD(grpc::health::v1::Health, Check), {});
-  const bool good = health.response.status() == grpc::health::v1::HealthCheckResponse::SERVING && answered.ok() && answered.response.text() == "hello" &&
+  const auto counted = client->CallAndWait(PENSTOCK_METHOD(consumer::v1::Ping, Count), {});
+  const bool good = counted.result.attempts == 1 && counted.result.reason == penstock::EndReason::kStopped &&
+                    health.response.status() == grpc::health::v1::HealthCheckResponse::SERVING &&
+                    answered.ok() && answered.response.text() == "hello" &&
                     refused.result.status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
                     !penstock::Client::Create({.address = "no port", .plaintext = true}).ok();
   std::printf("%s, %s\n", answered.result.status.error_message().c_str(), refused.result.status.error_message().c_str());
