@@ -107,8 +107,8 @@ TEST_CASE("docs/observability.md: a test reads telemetry that was recorded in me
   const auto make_client = [&](std::shared_ptr<ClientObserver> observer) {
     return Client::Create({.address = AddressOf(*server), .plaintext = true, .observer = std::move(observer)});
   };
-  testing::Telemetry recorded;
-  auto telemetry = otel::Telemetry::Create(
+  penstock::testing::Telemetry recorded;
+  auto telemetry = penstock::otel::Telemetry::Create(
       {recorded.tracer_provider(), recorded.meter_provider(), recorded.logger_provider()});
   auto client = make_client(telemetry->ForClient());
   REQUIRE(client.ok());
