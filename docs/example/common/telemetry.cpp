@@ -121,15 +121,21 @@ struct Telemetry::Pipeline {
                                                    .logger = shared_ptr<opentelemetry::logs::LoggerProvider>(logger)});
   }
   ~Pipeline() {
+    Flush([](auto& provider, auto left) { provider.Shutdown(left); });
+  }
+
+  // Ends with `last`, called for each provider with the time that is left for it.
+  template <class Last>
+  void Flush(const Last& last) {
     const auto until = std::chrono::steady_clock::now() + kLastWords;
     const auto left = [&] {
       const auto time = std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
       return std::max(time, milliseconds(1));  // to OpenTelemetry 0 is without end
     };
     meter->ForceFlush(left());  // else what was counted since the last export is lost
-    tracer->Shutdown(left());
-    meter->Shutdown(left());
-    logger->Shutdown(left());
+    last(*tracer, left());
+    last(*meter, left());
+    last(*logger, left());
   }
 
   std::ofstream traces_file;
@@ -144,6 +150,10 @@ std::string Telemetry::Check(const std::string& where) {
   std::error_code ignored;
   if (where.empty() || where == "otlp" || std::filesystem::is_directory(where, ignored)) return {};
   return "is \"" + where + "\": it must be otlp, or a folder that exists";
+}
+
+void Telemetry::Flush() const {
+  if (pipeline_ != nullptr) pipeline_->Flush([](auto& provider, auto left) { provider.ForceFlush(left); });
 }
 
 Telemetry::Telemetry(const std::string& service, const std::string& where)

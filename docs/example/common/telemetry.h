@@ -37,6 +37,9 @@ class Telemetry {
   Telemetry(const Telemetry&) = delete;
   Telemetry& operator=(const Telemetry&) = delete;
 
+  // Exports what is left, as the destructor does: for a program that ends by std::_Exit.
+  void Flush() const;
+
   // Null, and none, where nothing is recorded: then the calls pay nothing.
   std::shared_ptr<penstock::ClientObserver> ForClient() const;
   std::vector<std::shared_ptr<penstock::ServerObserver>> ForServer() const;

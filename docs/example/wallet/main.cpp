@@ -74,6 +74,9 @@ int main(int argc, char** argv) {
   fmt::print("wallet: serving on port {}\n", (*server)->port());
   std::fflush(stdout);
   const int code = (*server)->Run();
-  if (code != 0) std::_Exit(code);  // a handler may still run: destroy nothing under it
+  if (code != 0) {
+    telemetry.Flush();
+    std::_Exit(code);  // a handler may still run: destroy nothing under it
+  }
   return code;
 }
