@@ -78,7 +78,7 @@ class Cases:
         run(["ninja", "-C", tree / "build"])
         run([tree / "build" / "consumer"])
         unused = [path.name for part in ("testing", "otel", "prometheus") for path in (tree / "build").rglob(f"libpenstock-{part}*")
-                  if not path.name.endswith(".p")]
+                  if path.is_file()]  # Not the links that meson makes to a library before it is there.
         if unused:
             raise Failed(f"built, and not used: {unused}")
         run(["meson", "install", "-C", tree / "build", "--no-rebuild", "--destdir", tree / "installed"])
