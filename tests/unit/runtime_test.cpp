@@ -264,7 +264,14 @@ TEST_CASE("helper: leaves with a live loop" * doctest::skip()) {
   std::exit(0);
 }
 
-TEST_CASE("G8: a process forked while timers fire leaves by exit()") {
+// LeakSanitizer looks for leaks as the child leaves, and takes what the threads that the fork left behind hold for lost.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kChildIsLeakChecked = true;
+#else
+constexpr bool kChildIsLeakChecked = false;
+#endif
+
+TEST_CASE("G8: a process forked while timers fire leaves by exit()" * doctest::skip(kChildIsLeakChecked)) {
   struct Busy final : Timer {
     void Fire() noexcept override {
       const TimePoint until = SteadyClock().Now() + 1ms;
