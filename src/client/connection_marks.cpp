@@ -243,10 +243,10 @@ ConnectionMarks::Mark* ConnectionMarks::MarkNow(const Connection& connection, st
 void ConnectionMarks::Review(Tickets& ignored) {
   bool watching = false;
   for (Mark& mark : marks_) {
-    if (!mark.dead && !RunningBefore(mark.epoch)) {
-      mark.dead = true;
-      MoveAll(mark.held, ignored);
-    }
+    if (!mark.dead) mark.dead = !RunningBefore(mark.epoch);
+    // Also of one that was dead already: who broke last of all ends before it comes by the mutex, and another may have been in
+    // between.
+    if (mark.dead) MoveAll(mark.held, ignored);
     if (!mark.late.empty() && settings_.clock->Now() - mark.late_since >= kLongestLate) MoveAll(mark.late, ignored);
     watching |= !mark.dead || !mark.late.empty();
   }

@@ -438,6 +438,18 @@ TEST_CASE("C10: only what began before the mark is waited for, and any end of it
   }
 }
 
+TEST_CASE("C10: who comes last to a connection that is known to be dead already is let go with the others") {
+  Bench bench;
+  auto attempts = bench.Begin(3);
+  bench.marks.End(attempts[2].began);  // The first half of Broke(): its end is counted, and another thread is quicker to the mutex.
+  CHECK(bench.Fail(attempts[0], &bench) == Fate::kCounts);
+  CHECK(bench.Fail(attempts[1], &bench) == Fate::kHeld);
+  CHECK(bench.ignored() == 1);
+  CHECK(bench.Fail(attempts[2], &bench) == Fate::kHeld);
+  CHECK(bench.marks.held() == 0);
+  CHECK(bench.ignored() == 2);
+}
+
 TEST_CASE("C10: no more than 4,096 attempts are held for a connection, the others are ignored at once") {
   Bench bench;
   auto attempts = bench.Begin(4'200);
