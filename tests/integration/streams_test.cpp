@@ -299,7 +299,8 @@ TEST_CASE("S4: its own deadline ends a stream with DEADLINE_EXCEEDED and a failu
     const Ended ended = Down(client, Quiet(messages), {.deadline = std::chrono::system_clock::now() + 300ms});
     CHECK(ended.opened == (messages == 1));
     CHECK(ended.code == 4);
-    CHECK(ended.reason == EndReason::kExpired);
+    // The server has the same deadline, and may be the first to say so.
+    CHECK((ended.reason == EndReason::kExpired || ended.reason == EndReason::kStopped));
     CHECK(ended.counted == std::array<std::uint64_t, 3>{0, 1, 0});
   }
 }
