@@ -65,7 +65,8 @@ std::string Fitting(std::string_view key, std::string_view value, std::size_t ro
 // baggage must not end a connection that others use. `legal`: all of it can be sent (G1).
 void AddRelayed(const CallScope::Metadata& relayed, bool legal, const AttemptContext& attempt, grpc::ClientContext& context) {
   const CallOptions& options = attempt.options;
-  std::size_t used = attempt.method.info->path.size() + (options.credentials ? kCredentialsBytes : 0);
+  const bool credentials = options.credentials != nullptr || attempt.state.settings().credentials != nullptr;
+  std::size_t used = attempt.method.info->path.size() + (credentials ? kCredentialsBytes : 0);
   for (const auto& [key, value] : options.metadata) {
     if (!IsRelayedKey(key)) used += HeaderSize(key, value);  // the others are in `relayed`
   }

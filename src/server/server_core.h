@@ -52,7 +52,7 @@ struct MethodState {
   std::uint64_t Unanswered() const noexcept;
 
   const std::string path;
-  // Health: neither refused nor counted against a cap.
+  // Health: neither refused nor counted against a cap, nor in the access log.
   const bool exempt;
   std::atomic<bool> guarded{false};  // Handle() or Start() was seen to serve it
   std::atomic<bool> told_unguarded{false};

@@ -145,7 +145,7 @@ class Client {
   // A channel for code that takes nothing else. Its calls, of every kind, pass the breaker and are classified and counted; they are
   // never retried by penstock, and gRPC's own deadlines hold. It has connections of its own, and may outlive the client: from
   // the closing on new calls on it end with CANCELLED, and those in flight go on. It costs an interceptor: four
-  // allocations and an eighth of a call's CPU, about. Never null: where the settings' `interceptors` fails, that is told to the
+  // allocations and up to a tenth of a call's CPU. Never null: where the settings' `interceptors` fails, that is told to the
   // observer, and every call on the channel fails.
   std::shared_ptr<grpc::Channel> GuardedChannel();
 
