@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "penstock/client/client.h"
+#include "penstock/testing/certificates.h"
 #include "penstock/testing/manual_time.h"
 #include "penstock/testing/router.h"
 #include "support/client_calls.h"
@@ -282,6 +283,17 @@ TEST_CASE("L10: a call takes its parent's deadline, headers and cancellation") {
   CHECK(time->timers() == 0);
 }
 
+namespace {
+
+// A baggage of 64 members, 6,399 bytes.
+std::string Members() {
+  std::string members = "100=" + std::string(95, 'v');
+  for (int i = 1; i < 64; ++i) members += "," + std::to_string(100 + i) + "=" + std::string(95, 'v');
+  return members;
+}
+
+}  // namespace
+
 TEST_CASE("G2, L10: what is relayed never makes a request so large that it ends the connection, with the calls of others on it") {
   Heard heard;
   EchoServer server(heard.Options());
@@ -294,13 +306,12 @@ TEST_CASE("G2, L10: what is relayed never makes a request so large that it ends 
   CallHandle other = client.Call(kUnary, Hanging(), {}, others.Completion());
   REQUIRE(UntilOpen(server, 1));
 
-  std::string members = "100=" + std::string(95, 'v');
-  for (int i = 1; i < 64; ++i) members += "," + std::to_string(100 + i) + "=" + std::string(95, 'v');
+  const std::string members = Members();
   const std::string state = "first=" + std::string(100, 's');
   const std::string one = "a=" + std::string(7'800, 'x');
-  const auto call = [&](std::string baggage, std::size_t own, std::shared_ptr<grpc::CallCredentials> credentials = nullptr) {
+  const auto call = [&](std::string baggage, std::size_t own) {
     const auto scope = CallScope::Create(TimePoint::max(), {{"baggage", std::move(baggage)}, {"traceparent", "00-1-2-01"}, {"tracestate", state}});
-    const auto called = client.CallAndWait(kUnary, Request(""), {.parent = scope, .metadata = {{"own", std::string(own, 'o')}}, .credentials = std::move(credentials)});
+    const auto called = client.CallAndWait(kUnary, Request(""), {.parent = scope, .metadata = {{"own", std::string(own, 'o')}}});
     CHECK_MESSAGE(called.result.ok(), called.result.status.error_message());
     CHECK(heard.Value("own").size() == own);
     CHECK_FALSE(others.ended());
@@ -318,6 +329,29 @@ TEST_CASE("G2, L10: what is relayed never makes a request so large that it ends 
   CHECK(heard.Value("tracestate") == "(none)");
   other.Cancel();
   others.Wait();
+}
+
+TEST_CASE("G2, L10: a token takes its room from what is relayed, whether the call brings it or the client does") {
+  const testing::CertificateAuthority authority;
+  const testing::Identity identity = authority.Issue();
+  grpc::SslServerCredentialsOptions options;
+  options.pem_key_cert_pairs.push_back({identity.key, identity.certificate});
+  Heard heard;
+  EchoServer server(EchoServerOptions{.echo = heard.Options(), .credentials = grpc::SslServerCredentials(options)});
+  const auto token = grpc::AccessTokenCredentials(std::string(1'500, 't'));
+  const auto baggage = [&](std::shared_ptr<grpc::CallCredentials> clients, std::shared_ptr<grpc::CallCredentials> calls) {
+    auto client = Client::Create({.address = server.address(), .tls = Tls{.roots = authority.certificate()}, .credentials = std::move(clients)});
+    REQUIRE_MESSAGE(client.ok(), client.error().message());
+    const auto scope = CallScope::Create(TimePoint::max(), {{"baggage", Members()}});
+    const auto called = client->CallAndWait(kUnary, Request(""), {.parent = scope, .credentials = std::move(calls)});
+    CHECK_MESSAGE(called.result.ok(), called.result.status.error_message());
+    return heard.Value("baggage").size();
+  };
+  CHECK(baggage(nullptr, nullptr) == 6'399);
+  const std::size_t beside_a_calls = baggage(nullptr, token);
+  CHECK(beside_a_calls < 5 * 1024);
+  CHECK(beside_a_calls > 4 * 1024);
+  CHECK(baggage(token, nullptr) == beside_a_calls);
 }
 
 TEST_CASE("L10: a parent that ends during a wait ends the call, and no attempt follows") {
