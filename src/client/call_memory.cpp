@@ -3,7 +3,6 @@
 #include <array>
 #include <limits>
 #include <new>
-#include <utility>
 
 #include "penstock/client/detail/kept.h"
 
@@ -20,9 +19,7 @@ constinit thread_local std::array<KeptList, kClasses> lists{};
 
 struct ListsEnd {
   ~ListsEnd() {
-    for (KeptList& list : lists) {
-      for (KeptNode* node = list.End(); node != nullptr;) ::operator delete(std::exchange(node, node->next));
-    }
+    for (KeptList& list : lists) list.End([](KeptNode* node) { ::operator delete(node); });
   }
 };
 

@@ -24,9 +24,11 @@
 #include "ledger/postgres_store.h"
 #include "ledger/sqlite_store.h"
 #include "penstock/testing/certificates.h"
+#include "support/eventually.h"
 #include "support/postgres.h"
 
 using namespace example::ledger;
+using penstock::test::Eventually;
 using namespace std::chrono_literals;
 
 namespace {
@@ -137,12 +139,9 @@ TEST_CASE("ledger store: a watch hears of changes while operations never cease t
   };
   for (int i = 0; i < 3; ++i) read();
   Transfer(*other, {"k", "alice", "bob", 1});
-  const auto limit = std::chrono::steady_clock::now() + kPatience;
-  while (!heard && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(1ms);
-  CHECK(heard);
+  CHECK(Eventually([&] { return heard.load(); }, kPatience));
   stop = true;
-  while (reading > 0 && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(1ms);
-  CHECK(reading == 0);
+  CHECK(Eventually([&] { return reading == 0; }, kPatience));
   CHECK(reads > 3);
 }
 
@@ -172,8 +171,7 @@ TEST_CASE("ledger store: of the changes only the latest are kept, and who is fur
   });
   // Another process's changes, all but the last of them already dropped when this one looks.
   run("BEGIN IMMEDIATE; INSERT INTO change (id) VALUES ('alice'), ('bob'), ('carol'); DELETE FROM change WHERE number < (SELECT max(number) FROM change); COMMIT");
-  const auto limit = std::chrono::steady_clock::now() + kPatience;
-  while (carol == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(1ms);
+  CHECK(Eventually([&] { return carol > 0; }, kPatience));
   CHECK(carol == 1);
   CHECK(any >= 1);  // also of its own changes, where many came between two looks
   sqlite3_close(database);

@@ -229,12 +229,9 @@ TEST_CASE("V7: observers and the access log see refused calls and exceptions, un
 
 TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran into their deadline, and leaves health checks out") {
   GuardedEcho echo;
+  Replies replies;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) { replies.Keep(std::move(reply)); };
   std::mutex mutex;
-  std::vector<Reply> kept;
-  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) {
-    std::lock_guard lock(mutex);
-    kept.push_back(std::move(reply));
-  };
   std::vector<std::string> access;
   auto recorder = std::make_shared<Recorder>();
   auto settings = LocalSettings();
@@ -267,13 +264,8 @@ TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran
   };
   // Dropped before the server has heard of the call's end, a reply would be INTERNAL.
   const auto drop_reply = [&] {
-    REQUIRE(Eventually([&] {
-      std::lock_guard lock(mutex);
-      return kept.size() == 1 && kept.front().cancelled();
-    }));
-    std::vector<Reply> dropped;  // without the lock, which the access log takes
-    std::lock_guard lock(mutex);
-    dropped.swap(kept);
+    REQUIRE(Eventually([&] { return replies.cancelled() == 1; }));
+    replies.DropAll();
   };
   EchoResponse response;
   {
@@ -287,10 +279,7 @@ TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran
     grpc::ClientContext context;
     SetLimit(context);
     std::thread caller([&] { CHECK(stub->Repeatable(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::CANCELLED); });
-    CHECK(Eventually([&] {
-      std::lock_guard lock(mutex);
-      return kept.size() == 1;
-    }));
+    CHECK(Eventually([&] { return replies.size() == 1; }));
     context.TryCancel();
     caller.join();
   }
@@ -352,12 +341,8 @@ TEST_CASE("V7: a method that no service has is UNIMPLEMENTED, counted, and seen 
 
 TEST_CASE("V7: load shedding refuses the call over the cap with RESOURCE_EXHAUSTED and a pushback, and takes the next when there is room") {
   GuardedEcho echo;
-  std::mutex mutex;
-  std::vector<Reply> kept;
-  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) {
-    std::lock_guard lock(mutex);
-    kept.push_back(std::move(reply));
-  };
+  Replies replies;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) { replies.Keep(std::move(reply)); };
   auto settings = LocalSettings();
   settings.max_unary_calls = 2;
   settings.max_streams = 1;
@@ -373,10 +358,7 @@ TEST_CASE("V7: load shedding refuses the call over the cap with RESOURCE_EXHAUST
       CHECK(stub->Repeatable(&context, EchoRequest(), &response).ok());
     });
   }
-  REQUIRE(Eventually([&] {
-    std::lock_guard lock(mutex);
-    return kept.size() == 2;
-  }));
+  REQUIRE(Eventually([&] { return replies.size() == 2; }));
   {
     grpc::ClientContext context;
     SetLimit(context);
@@ -388,7 +370,7 @@ TEST_CASE("V7: load shedding refuses the call over the cap with RESOURCE_EXHAUST
   }
   CHECK(echo.unary_calls == 0);
   CHECK(server->counts().overloaded == 1);
-  for (Reply& reply : kept) reply.Finish(grpc::Status::OK);
+  replies.FinishAll(grpc::Status::OK);
   for (std::thread& caller : callers) caller.join();
   CHECK(Eventually([&] { return server->counts().in_flight == 0; }));
   EchoResponse response;

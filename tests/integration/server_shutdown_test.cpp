@@ -48,31 +48,6 @@ class RunningServer {
   std::thread thread_;
 };
 
-// Replies that a test gives when it wants to.
-class Replies {
- public:
-  void Keep(Reply reply) {
-    std::lock_guard lock(mutex_);
-    kept_.push_back(std::move(reply));
-  }
-  std::size_t size() const {
-    std::lock_guard lock(mutex_);
-    return kept_.size();
-  }
-  void FinishAll(const grpc::Status& status) {
-    std::vector<Reply> kept;
-    {
-      std::lock_guard lock(mutex_);
-      kept.swap(kept_);
-    }
-    for (Reply& reply : kept) reply.Finish(status);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<Reply> kept_;
-};
-
 // One call of `Repeatable` on a thread of its own.
 struct PendingCall {
   explicit PendingCall(const std::string& address)

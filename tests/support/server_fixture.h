@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -53,6 +54,38 @@ class LogKeeper {
  private:
   mutable std::mutex mutex_;
   std::string lines_;
+};
+
+// Replies that a test gives when it wants to.
+class Replies {
+ public:
+  void Keep(Reply reply) {
+    std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(reply));
+  }
+  std::size_t size() const {
+    std::lock_guard lock(mutex_);
+    return kept_.size();
+  }
+  // How many were cancelled.
+  std::size_t cancelled() const {
+    std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(kept_.begin(), kept_.end(), [](const Reply& reply) { return reply.cancelled(); }));
+  }
+  void FinishAll(const grpc::Status& status) {
+    for (Reply& reply : Take()) reply.Finish(status);
+  }
+  void DropAll() { Take(); }
+
+ private:
+  // Without the lock from here on: what ends a call may run the test's own code.
+  std::vector<Reply> Take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(kept_, {});
+  }
+
+  mutable std::mutex mutex_;
+  std::vector<Reply> kept_;
 };
 
 // What happened to the streams of a service.

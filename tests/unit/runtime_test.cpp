@@ -22,6 +22,7 @@
 #include "penstock/runtime/callback_thread.h"
 #include "penstock/runtime/time_source.h"
 #include "runtime/grpc_quirks.h"
+#include "support/eventually.h"
 
 using namespace penstock;
 using namespace std::chrono_literals;
@@ -288,10 +289,7 @@ TEST_CASE("G8: a process forked while timers fire leaves by exit()" * doctest::s
     const pid_t child = fork();
     if (child == 0) std::exit(7);
     int status = 0;
-    const auto limit = SteadyClock().Now() + kPatience;
-    pid_t ended = 0;
-    while ((ended = waitpid(child, &status, WNOHANG)) == 0 && SteadyClock().Now() < limit) std::this_thread::sleep_for(1ms);
-    if (ended == 0) {
+    if (!test::Eventually([&] { return waitpid(child, &status, WNOHANG) != 0; }, kPatience)) {
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
     }

@@ -121,22 +121,28 @@ struct Telemetry::Pipeline {
                                                    .logger = shared_ptr<opentelemetry::logs::LoggerProvider>(logger)});
   }
   ~Pipeline() {
-    Flush([](auto& provider, auto left) { provider.Shutdown(left); });
+    const Left left;
+    meter->ForceFlush(left());  // else what was counted since the last export is lost
+    tracer->Shutdown(left());
+    meter->Shutdown(left());
+    logger->Shutdown(left());
   }
 
-  // Ends with `last`, called for each provider with the time that is left for it.
-  template <class Last>
-  void Flush(const Last& last) {
-    const auto until = std::chrono::steady_clock::now() + kLastWords;
-    const auto left = [&] {
+  void Flush() {
+    const Left left;
+    meter->ForceFlush(left());
+    tracer->ForceFlush(left());
+    logger->ForceFlush(left());
+  }
+
+  // What of the last words' time is left.
+  struct Left {
+    milliseconds operator()() const {
       const auto time = std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
       return std::max(time, milliseconds(1));  // to OpenTelemetry 0 is without end
-    };
-    meter->ForceFlush(left());  // else what was counted since the last export is lost
-    last(*tracer, left());
-    last(*meter, left());
-    last(*logger, left());
-  }
+    }
+    const std::chrono::steady_clock::time_point until = std::chrono::steady_clock::now() + kLastWords;
+  };
 
   std::ofstream traces_file;
   std::ofstream logs_file;
@@ -153,7 +159,7 @@ std::string Telemetry::Check(const std::string& where) {
 }
 
 void Telemetry::Flush() const {
-  if (pipeline_ != nullptr) pipeline_->Flush([](auto& provider, auto left) { provider.ForceFlush(left); });
+  if (pipeline_ != nullptr) pipeline_->Flush();
 }
 
 Telemetry::Telemetry(const std::string& service, const std::string& where)

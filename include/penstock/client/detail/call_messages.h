@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "penstock/client/detail/kept.h"
 
@@ -57,7 +56,7 @@ class CallMessages : private KeptNode {
 
   struct ListEnd {
     ~ListEnd() {
-      for (KeptNode* node = list.End(); node != nullptr;) delete static_cast<CallMessages*>(std::exchange(node, node->next));
+      list.End([](KeptNode* node) { delete static_cast<CallMessages*>(node); });
     }
   };
   static constinit inline KeptShelf shelf{};

@@ -95,10 +95,11 @@ class KeptList {
     return true;
   }
 
-  // The thread is ending: nothing is kept from here on. What was is the caller's.
-  KeptNode* End() noexcept {
+  // The thread is ending: nothing is kept from here on, and `free` is called for each node that was.
+  template <class Free>
+  void End(const Free& free) noexcept {
     over_ = true;
-    return std::exchange(chain_, {}).first;
+    for (KeptNode* node = std::exchange(chain_, {}).first; node != nullptr;) free(std::exchange(node, node->next));
   }
 
  private:
