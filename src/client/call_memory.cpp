@@ -23,6 +23,11 @@ struct ListsEnd {
   }
 };
 
+void EndWithThread() noexcept {
+  static thread_local ListsEnd end;
+  (void)end;
+}
+
 constexpr std::size_t ClassOf(std::size_t size) { return (size + kStep - 1) / kStep; }
 
 }  // namespace
@@ -30,15 +35,14 @@ constexpr std::size_t ClassOf(std::size_t size) { return (size + kStep - 1) / kS
 void* TakeCallMemory(std::size_t size) {
   const std::size_t index = ClassOf(size);
   if (index >= kClasses) return ::operator new(size);
-  if (KeptNode* node = lists[index].Take(shelves[index])) return node;
+  if (KeptNode* node = lists[index].Take(shelves[index], EndWithThread)) return node;
   return ::operator new(index * kStep);
 }
 
 void GiveCallMemory(void* memory, std::size_t size) noexcept {
   const std::size_t index = ClassOf(size);
   if (!kKeepsCallMemory || index >= kClasses) return ::operator delete(memory);
-  static thread_local ListsEnd end;
-  (void)end;
+  EndWithThread();
   if (!lists[index].Give(new (memory) KeptNode, shelves[index], kAnyBytes)) ::operator delete(memory);
 }
 

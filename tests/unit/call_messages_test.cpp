@@ -5,11 +5,28 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "penstock/client/detail/call_memory.h"
+
+// Of the whole program, counted.
+static std::atomic<long> blocks_alive{0};
+void* operator new(std::size_t size) {
+  void* const block = std::malloc(size);
+  if (block == nullptr) throw std::bad_alloc();
+  ++blocks_alive;
+  return block;
+}
+void operator delete(void* block) noexcept {
+  if (block != nullptr) --blocks_alive;
+  std::free(block);
+}
+void operator delete(void* block, std::size_t) noexcept { ::operator delete(block); }
 
 namespace penstock::inline v0::detail {
 
@@ -111,6 +128,50 @@ TEST_CASE("L11: memory that one thread takes and another gives goes round" * doc
   std::sort(again.begin(), again.end());
   CHECK(again == blocks);
   for (void* block : again) GiveCallMemory(block, kSize);
+}
+
+TEST_CASE("L11: a thread that only takes leaves nothing behind as it ends" * doctest::skip(!kKeepsCallMemory)) {
+  OnNewThread([] { GiveAll<6>(Used<6>(65, 10)); });
+  REQUIRE(Text<6>::alive == 2 * 64);  // On the shelf.
+  Messages<6>* taken = nullptr;
+  OnNewThread([&] { taken = Messages<6>::Take(); });
+  CHECK(Text<6>::alive == 2);  // What came with the one that it took has gone with it.
+  Messages<6>::Give(taken);
+
+  constexpr std::size_t kSize = 2'000;
+  const long before = blocks_alive;
+  OnNewThread([] {
+    std::vector<void*> blocks;
+    for (int i = 0; i < 65; ++i) blocks.push_back(TakeCallMemory(kSize));
+    for (void* block : blocks) GiveCallMemory(block, kSize);
+  });
+  const long shelved = blocks_alive;
+  void* block = nullptr;
+  OnNewThread([&] { block = TakeCallMemory(kSize); });
+  const long after = blocks_alive;
+  CHECK(shelved - before == 64);
+  CHECK(after - before == 1);
+  GiveCallMemory(block, kSize);
+}
+
+TEST_CASE("L11: what is taken by a thread's last destructors leaves the others' as it is" * doctest::skip(!kKeepsCallMemory)) {
+  OnNewThread([] { GiveAll<7>(Used<7>(129, 10)); });
+  REQUIRE(Text<7>::alive == 2 * 128);  // On the shelf.
+  Messages<7>* taken = nullptr;
+  OnNewThread([&] {
+    // Made before what ends the thread's list, so destroyed after it.
+    static thread_local struct Last {
+      ~Last() { *into = Messages<7>::Take(); }
+      Messages<7>** into = nullptr;
+    } last;
+    last.into = &taken;
+    GiveAll<7>(Used<7>(1, 10));
+  });
+  Messages<7>::Give(taken);
+  const int alive = Text<7>::alive;
+  const auto all = Used<7>(64, 10);
+  CHECK(Text<7>::alive <= alive + 2);  // They were there for this thread.
+  GiveAll<7>(all);
 }
 
 }  // namespace penstock::inline v0::detail

@@ -33,14 +33,13 @@ class CallMessages : private KeptNode {
   Response response;
 
   static CallMessages* Take() {
-    if (KeptNode* kept = list.Take(shelf)) return static_cast<CallMessages*>(kept);
+    if (KeptNode* kept = list.Take(shelf, EndWithThread)) return static_cast<CallMessages*>(kept);
     return new CallMessages;
   }
 
   static void Give(CallMessages* used) noexcept {
     if constexpr (kKeepsCallMemory && requires { used->request.Clear(), used->response.Clear(); }) {
-      static thread_local ListEnd end;
-      (void)end;
+      EndWithThread();
       // What they held tells well enough how much memory they keep; to count it would take reflection. That of earlier uses counts
       // too: clearing a message gives no memory back.
       used->bytes = std::max(used->bytes, BytesOf(used->request) + BytesOf(used->response));
@@ -59,6 +58,10 @@ class CallMessages : private KeptNode {
       list.End([](KeptNode* node) { delete static_cast<CallMessages*>(node); });
     }
   };
+  static void EndWithThread() noexcept {
+    static thread_local ListEnd end;
+    (void)end;
+  }
   static constinit inline KeptShelf shelf{};
   static constinit inline thread_local KeptList list{};
 };

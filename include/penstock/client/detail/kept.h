@@ -71,12 +71,17 @@ class KeptShelf {
   std::array<KeptChain, 4> chains_{};
 };
 
-// Trivial to destroy, so that it can be used as long as the thread runs: its owner empties it at the thread's end.
+// Trivial to destroy, so that it can be used as long as the thread runs: its owner empties it at the thread's end, of a thread that
+// only takes as well, since what it takes from the shelf is more than it uses.
 class KeptList {
  public:
-  // Null: nothing is kept.
-  KeptNode* Take(KeptShelf& shelf) noexcept {
-    if (chain_.first == nullptr && (chain_ = shelf.Get()).first == nullptr) return nullptr;
+  // Null: nothing is kept. `ends` is called where the thread comes by more than that node, and sees to End().
+  template <class Ends>
+  KeptNode* Take(KeptShelf& shelf, const Ends& ends) noexcept {
+    if (chain_.first == nullptr) {
+      if (over_ || (chain_ = shelf.Get()).first == nullptr) return nullptr;
+      ends();
+    }
     KeptNode* const node = chain_.first;
     chain_.first = node->next;
     --chain_.count;
