@@ -222,7 +222,11 @@ std::string TargetOfList(const std::vector<std::string>& list) {
   return target;
 }
 
-std::string TargetOfUnixPath(std::string_view path) { return "unix:" + PercentEncode(path, "-._/"); }
+std::string TargetOfUnixPath(std::string_view path) {
+  // In an URI two slashes begin an authority; at the beginning of a path they are one.
+  while (path.starts_with("//")) path.remove_prefix(1);
+  return "unix:" + PercentEncode(path, "-._/");
+}
 
 std::string ListeningTargetOf(const Address& address) {
   return address.kind == HostKind::kEmpty ? "[::]" + address.text : address.text;
