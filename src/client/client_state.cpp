@@ -22,9 +22,23 @@ std::string TextOf(std::exception_ptr thrown) {
   }
 }
 
+// As the user's code that it is: no waiting for calls in it.
+template <class Value, class... Arguments>
+std::function<Value(Arguments...)> Marked(std::function<Value(Arguments...)> function) {
+  if (!function) return nullptr;
+  return [function = std::move(function)](Arguments... arguments) {
+    UserCodeScope in_user_code;
+    return function(std::forward<Arguments>(arguments)...);
+  };
+}
+
 // Adds the client's observer to the user's own functions.
 CircuitBreakerSettings Observed(const ClientSettings& settings, const Clock* clock) {
   CircuitBreakerSettings breaker = settings.breaker;
+  breaker.trip = Marked(std::move(breaker.trip));
+  breaker.probe = Marked(std::move(breaker.probe));
+  breaker.observer = Marked(std::move(breaker.observer));
+  breaker.error_observer = Marked(std::move(breaker.error_observer));
   if (breaker.clock == nullptr) breaker.clock = clock;
   const std::shared_ptr<ClientObserver>& observer = settings.observer;
   if (observer) {

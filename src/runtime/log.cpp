@@ -4,6 +4,8 @@
 #include <memory>
 #include <mutex>
 
+#include "penstock/runtime/callback_thread.h"
+
 namespace penstock::inline v0 {
 
 namespace {
@@ -48,6 +50,7 @@ void LogLine(LogSeverity severity, const std::string& line) noexcept {
     return;
   }
   try {
+    UserCodeScope in_user_code;
     (*sink)(severity, line);
   } catch (...) {
     // The header says so: what a sink throws is dropped.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/client/client.h"
+#include "penstock/runtime.h"
 #include "penstock/runtime/callback_thread.h"
 #include "penstock/testing/manual_time.h"
 #include "support/client_calls.h"
@@ -365,6 +366,46 @@ TEST_CASE("L18: the blocking form is refused on a callback thread") {
   ending.Wait();
   CHECK(code == grpc::FAILED_PRECONDITION);
   CHECK(server.echo().counts().unary == 1);
+}
+
+TEST_CASE("L9, L18: what the breaker's settings and the log were given must not wait for calls either, and is refused it") {
+  EchoServer server;
+  std::atomic<int> told{0};
+  std::atomic<int> may_wait{0};
+  const auto hear = [&] {
+    ++told;
+    if (!OnCallbackThread()) ++may_wait;
+  };
+  std::atomic<bool> throws{true};
+  SetLogSink([&](LogSeverity, const std::string&) { hear(); });
+  {
+    Client client = MakeClient({.address = server.address(),
+                                .max_attempts = 1,
+                                .breaker = {.open_for = 1ms,
+                                            .trip =
+                                                [&](const Counts&) {
+                                                  hear();
+                                                  if (throws.exchange(false)) throw std::runtime_error("mine");
+                                                  return true;
+                                                },
+                                            .probe =
+                                                [&](const Counts&) {
+                                                  hear();
+                                                  return ProbeDecision::kClose;
+                                                },
+                                            .observer = [&](const CircuitTransition&) { hear(); },
+                                            .error_observer = [&](std::exception_ptr) { hear(); }}});
+    (void)client.CallAndWait(kUnary, Failing(grpc::UNAVAILABLE));
+    CHECK(told == 3);  // trip, which threw; the log and the observer of errors, which hear of it.
+    (void)client.CallAndWait(kUnary, Failing(grpc::UNAVAILABLE));
+    CHECK(told == 5);  // trip; the breaker has opened.
+    REQUIRE(Eventually([&] { return client.circuit_state() == CircuitState::kHalfOpen; }));
+    CHECK(client.CallAndWait(kUnary, Request("")).ok());
+    CHECK(told == 8);  // half-open, by the thread that calls; probe; closed.
+    REQUIRE(client.CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+  }
+  SetLogSink({});
+  CHECK(may_wait == 0);
 }
 
 TEST_CASE("L9: a deadline and an answer that race complete a call once") { RaceAnswersWithDeadlines(3'000); }
