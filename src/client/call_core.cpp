@@ -25,7 +25,8 @@ void CallCore::Renew(std::uint32_t references) noexcept {
   ResetReferences(references);
   result_ = CallResult{};
   loop_ = RetryLoop{};
-  injected_.reset();  // Of another client's, maybe.
+  injected_.reset();             // Of another client's, maybe.
+  began_short_of_time_ = false;  // Likewise.
   deadline_armed_ = false;
   word_.Reset();
 }
@@ -59,7 +60,6 @@ void CallCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&&
     result_.status = CancelledStatus(CancelReason::kDeadline);
     return End(step.reason, false);
   }
-  began_short_of_time_ = rules.deadline - now < state.settings().deadline_floor;
 
   if (!parent_.Attach(options_)) return EndCancelled(CancelReason::kParent, false);
   if (rules.deadline != TimePoint::max()) {
@@ -116,6 +116,9 @@ void CallCore::StartAdmitted(CircuitTicket ticket, bool here) noexcept {
     return EndCancelled(word_.reason(), here);
   }
   loop_.OnAdmitted();
+  if (const Duration floor = state_->settings().deadline_floor; floor > Duration::zero()) [[unlikely]] {
+    began_short_of_time_ = loop_.deadline() - state_->clock().Now() < floor;
+  }
   state_->broken_connections().Began(broken_attempt_);
   observation_ = FillContext({.state = *state_,
                               .method = *method_,

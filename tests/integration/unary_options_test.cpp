@@ -243,6 +243,37 @@ TEST_CASE("C2: deadline_floor spares the breaker the callers who come too late")
   CHECK(client.circuit_totals().failures == 1);
 }
 
+TEST_CASE("C2: deadline_floor goes by the time that each attempt begins with, not its call's first") {
+  EchoServer server;
+  auto time = std::make_shared<ManualTime>();
+  Client client = MakeClient({.address = server.address(),
+                              .backoff_base = 1ms,
+                              .classify =
+                                  [](auto method, const grpc::Status& status, const auto& trailers) {
+                                    Classification classified = DefaultClassify(method, status, trailers);
+                                    if (classified.decision == Decision::kRetry) classified.retry_after = 60ms;
+                                    return classified;
+                                  },
+                              .deadline_floor = 50ms,
+                              .faults = std::make_shared<FaultInjector>(),
+                              .time = time});
+  int run = 0;
+  for (const Duration left : {Duration(110ms - 1ns), Duration(110ms)}) {
+    Ending ending;
+    const std::string once = "penstock.fault=grpc:penstock.test.v1.Echo/Unary?abort&count=1&run=" + std::to_string(++run);
+    client.Call(kUnary, Hanging(), {.deadline = time->Now() + left, .metadata = {{"baggage", once}}}, ending.Completion());
+    REQUIRE(time->WaitForTimer(time->Now() + 60ms));
+    time->Advance(60ms);
+    REQUIRE(UntilOpen(server, 1));
+    time->Advance(left - 60ms);
+    CHECK(ending.Wait().attempts == 2);
+    CHECK(ending.Wait().reason == EndReason::kExpired);
+    REQUIRE(UntilOpen(server, 0));
+  }
+  CHECK(client.circuit_totals().ignored == 1);
+  CHECK(client.circuit_totals().failures == 3);  // The two injected ones, and the last.
+}
+
 TEST_CASE("L10: a call takes its parent's deadline, headers and cancellation") {
   Heard heard;
   EchoServer server(heard.Options());
