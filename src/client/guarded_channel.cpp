@@ -81,6 +81,14 @@ class Guard final : public Interceptor {
       refused_.emplace(grpc::StatusCode::CANCELLED, "the client was closed");
       return;
     }
+    if (headers != nullptr) {
+      for (const auto& [key, value] : *headers) {
+        if (const std::optional<std::string> problem = IllegalMetadata(key, value)) {
+          refused_.emplace(grpc::StatusCode::INVALID_ARGUMENT, "metadata: " + *problem);
+          return;
+        }
+      }
+    }
     ClientObserver* const observer = state_.observer();
     OutgoingMetadata outgoing;
     if (observer != nullptr && headers != nullptr) outgoing = TraceOf(*headers);

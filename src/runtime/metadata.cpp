@@ -33,10 +33,14 @@ bool LegalMetadataValue(std::string_view key, std::string_view value) noexcept {
 }
 
 std::optional<std::string> MetadataProblem(std::string_view key, std::string_view value) {
+  if (Reserved(key)) return "metadata key " + Quoted(key) + " is reserved for gRPC";
+  return IllegalMetadata(key, value);
+}
+
+std::optional<std::string> IllegalMetadata(std::string_view key, std::string_view value) {
   if (!LegalKeyCharacters(key)) {
     return "metadata key " + Quoted(key) + " is illegal: expected a-z, 0-9, '-', '_' and '.'";
   }
-  if (Reserved(key)) return "metadata key " + Quoted(key) + " is reserved for gRPC";
   if (!LegalMetadataValue(key, value)) {
     return "the value of metadata key " + Quoted(key) +
            " is illegal: expected printable ASCII, or a key that ends with -bin";

@@ -44,4 +44,7 @@ inline constexpr std::size_t kCredentialsBytes = 2 * 1024;
 // Why gRPC would not send this pair; nothing when it would. The value is not told: it may be a secret.
 std::optional<std::string> MetadataProblem(std::string_view key, std::string_view value);
 
+// The same of pairs among which gRPC's own are: what it would abort on.
+std::optional<std::string> IllegalMetadata(std::string_view key, std::string_view value);
+
 }  // namespace penstock::inline v0::detail

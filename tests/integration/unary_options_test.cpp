@@ -473,6 +473,38 @@ TEST_CASE("L17: calls on a guarded channel pass the breaker, are counted, and ar
   CHECK(call(Request("")).error_code() == grpc::CANCELLED);
 }
 
+TEST_CASE("L17, G1: metadata that gRPC would abort on fails the call on a guarded channel, and nothing else") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  using Pair = std::pair<std::string, std::string>;
+  for (const Pair& pair : {Pair{"", "x"}, Pair{"Upper", "x"}, Pair{":path", "/x"}, Pair{"key", "a\tb"}, Pair{"key", "a\nb"},
+                           Pair{"key", std::string(1, '\0')}, Pair{"key", "\xff"}}) {
+    grpc::ClientContext unary;
+    unary.AddMetadata(pair.first, pair.second);
+    v1::EchoResponse response;
+    const grpc::Status refused = stub->Unary(&unary, Request(""), &response);
+    CHECK(refused.error_code() == grpc::INVALID_ARGUMENT);
+    CHECK(refused.error_message().starts_with("metadata: "));
+    grpc::ClientContext stream;
+    stream.AddMetadata(pair.first, pair.second);
+    auto both = stub->Bidi(&stream);
+    CHECK_FALSE(both->Write(Request("")));
+    CHECK_FALSE(both->Read(&response));
+    CHECK(both->Finish().error_code() == grpc::INVALID_ARGUMENT);
+  }
+  CHECK(server.echo().counts().unary == 0);
+  CHECK(client.circuit_totals().failures == 0);
+  CHECK(client.circuit_totals().ignored == 0);
+  // What is legal goes out, gRPC's own headers too.
+  grpc::ClientContext context;
+  context.AddMetadata("bytes-bin", "\xff\t");
+  context.AddMetadata("key", "printable ~");
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::EchoResponse response;
+  CHECK(stub->Unary(&context, Request("legal"), &response).ok());
+}
+
 TEST_CASE("L17, C2: deadline_floor holds on a guarded channel too") {
   EchoServer server;
   Client client = MakeClient({.address = server.address(), .deadline_floor = 20s});
