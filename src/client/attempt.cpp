@@ -117,11 +117,13 @@ TimePoint DeadlineOf(const CallOptions& options, TimePoint now, Duration timeout
 }
 
 OutgoingMetadata RelayedBy(const CallOptions& options, FaultInjector* faults) {
-  // One header each, whoever brings it: two traceparents are none.
+  // One header each, whoever brings it: two traceparents are none. The state of a trace goes with that trace alone.
+  const bool own_trace = std::any_of(options.metadata.begin(), options.metadata.end(),
+                                     [](const auto& pair) { return pair.first == kTraceparentKey; });
   OutgoingMetadata outgoing;
   if (const CallScope* const parent = options.parent.relaying()) {
     for (const auto& [key, value] : parent->relayed()) {
-      if (key != kBaggageKey) outgoing.Set(key, value);
+      if (key != kBaggageKey && !(own_trace && key == kTracestateKey)) outgoing.Set(key, value);
     }
   }
   for (const auto& [key, value] : options.metadata) {

@@ -325,6 +325,21 @@ std::string Members() {
 
 }  // namespace
 
+TEST_CASE("L10, O3: a trace of a call's own goes without the state of its parent's") {
+  Heard heard;
+  EchoServer server(heard.Options());
+  Client client = MakeClient({.address = server.address()});
+  const auto scope = CallScope::Create(TimePoint::max(), {{"traceparent", "00-1-2-01"}, {"tracestate", "theirs=1"}});
+  CHECK(client.CallAndWait(kUnary, Request(""), {.parent = scope, .metadata = {{"traceparent", "00-3-4-01"}}}).ok());
+  CHECK(heard.Value("traceparent") == "00-3-4-01");
+  CHECK(heard.Value("tracestate") == "(none)");
+  CHECK(client.CallAndWait(kUnary, Request(""), {.parent = scope, .metadata = {{"traceparent", "00-3-4-01"}, {"tracestate", "own=1"}}}).ok());
+  CHECK(heard.Value("tracestate") == "own=1");
+  CHECK(client.CallAndWait(kUnary, Request(""), {.parent = scope, .metadata = {{"tracestate", "own=1"}}}).ok());
+  CHECK(heard.Value("traceparent") == "00-1-2-01");
+  CHECK(heard.Value("tracestate") == "own=1");
+}
+
 TEST_CASE("G2, L10: what is relayed never makes a request so large that it ends the connection, with the calls of others on it") {
   Heard heard;
   EchoServer server(heard.Options());
