@@ -182,7 +182,7 @@ bool SettleAttempt(ClientState& state, BrokenAttempt& attempt, const grpc::Clien
   const bool unavailable = end.code == grpc::StatusCode::UNAVAILABLE;
   BrokenConnections& connections = state.broken_connections();
   if (!end.decided && unavailable && end.outcome == Outcome::kFailure) {
-    return connections.EndedUnavailable(attempt, context, end.status, std::move(ticket));
+    return connections.EndedUnavailable(attempt, context, end.status, end.has_metadata, std::move(ticket));
   }
   bool takes_token = true;
   if (end.killed_at_shutdown) {

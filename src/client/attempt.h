@@ -60,6 +60,7 @@ struct EndedAttempt {
 struct AttemptSettlement {
   grpc::StatusCode code;  // The attempt's own, whatever the call ends with.
   const grpc::Status& status;
+  bool has_metadata;  // Headers or trailers of the server's.
   Outcome outcome;
   bool decided;
   bool killed_at_shutdown = false;

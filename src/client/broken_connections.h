@@ -5,7 +5,7 @@
 // Every attempt that is admitted reports its beginning and its end here. The end takes the attempt's ticket and settles
 // it, at once or once it is known whether the connection had died.
 //
-// Threads: every member may be called from any thread.
+// Threads: every member may be called from any thread. What is read of a context is what nobody writes once its call has begun.
 // Ownership: see ConnectionMarks.
 // Time: real.
 // Errors: none.
@@ -60,15 +60,11 @@ class BrokenConnections {
 
   // It ended with UNAVAILABLE that was classified a failure. Settles the ticket, now or later. True: it counts now (and
   // takes a token); false: it is held back or ignored.
-  bool EndedUnavailable(BrokenAttempt& attempt, const grpc::ClientContext& context, const grpc::Status& status,
+  bool EndedUnavailable(BrokenAttempt& attempt, const grpc::ClientContext& context, const grpc::Status& status, bool has_metadata,
                         CircuitTicket ticket) noexcept {
     const std::uint64_t began = std::exchange(attempt.began, 0);
     ConnectionMarks::Fate fate = ConnectionMarks::Fate::kCounts;
-    if (began != 0) {
-      const bool has_metadata =
-          !context.GetServerTrailingMetadata().empty() || !context.GetServerInitialMetadata().empty();
-      fate = marks_.Broke(began, ConnectionUsed(context), status.error_message(), has_metadata, ticket);
-    }
+    if (began != 0) fate = marks_.Broke(began, ConnectionUsed(context), status.error_message(), has_metadata, ticket);
     if (fate == ConnectionMarks::Fate::kHeld) return false;
     ticket.Settle(fate == ConnectionMarks::Fate::kCounts ? Outcome::kFailure : Outcome::kIgnored);
     return fate == ConnectionMarks::Fate::kCounts;
@@ -76,7 +72,7 @@ class BrokenConnections {
 
  private:
   static ConnectionMarks::Connection ConnectionUsed(const grpc::ClientContext& context) {
-    std::shared_ptr<const grpc::AuthContext> auth_context = context.auth_context();
+    std::shared_ptr<const grpc::AuthContext> auth_context = AuthContextOf(context);
     const void* const identity = ConnectionOf(*auth_context);
     return {identity, std::move(auth_context)};
   }

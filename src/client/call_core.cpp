@@ -238,6 +238,7 @@ AttemptReport CallCore::SettleEnd(const EndedAttempt& end, const std::optional<V
   report.takes_token = SettleAttempt(*state_, broken_attempt_, *context_, ticket_,
                                      {.code = end.facts.code,
                                       .status = result_.status,
+                                      .has_metadata = !result_.headers->empty() || !result_.trailers->empty(),
                                       .outcome = outcome,
                                       .decided = verdict || aborted(),  // C10: an injected abort counts by itself.
                                       .killed_at_shutdown = report.killed_at_shutdown,

@@ -33,7 +33,8 @@ using grpc::experimental::InterceptorBatchMethods;
 using Headers = std::multimap<std::string, std::string>;
 
 // One call. gRPC begins it with its initial metadata before all else; from then on its batches run side by side, each on a thread of
-// its own: a read may end beside another write, and beside the end of the call, and a cancel comes at any time.
+// its own: a read may end beside another write, and beside the end of the call, and a cancel comes at any time. So nothing is asked of
+// the context that it makes when it is first asked: its AuthContext, and the headers outside their own batch.
 class Guard final : public Interceptor {
  public:
   Guard(ClientState& state, ClientRpcInfo& info) : state_(state), info_(info) { state_.AddReference(); }
@@ -62,9 +63,9 @@ class Guard final : public Interceptor {
     }
     if (has(InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
       const auto* headers = methods->GetRecvInitialMetadata();
-      if (headers != nullptr && !headers->empty()) Opened();
+      if (headers != nullptr && !headers->empty()) Opened(/*by_headers=*/true);
     }
-    if (has(InterceptionHookPoints::POST_RECV_MESSAGE) && methods->GetRecvMessage() != nullptr) Opened();
+    if (has(InterceptionHookPoints::POST_RECV_MESSAGE) && methods->GetRecvMessage() != nullptr) Opened(/*by_headers=*/false);
     if (has(InterceptionHookPoints::POST_RECV_STATUS)) {
       const grpc::Status* status = methods->GetRecvStatus();
       const ServerMetadata* trailers = methods->GetRecvTrailingMetadata();
@@ -136,12 +137,13 @@ class Guard final : public Interceptor {
 
   // S6: a stream that has opened has proved what a probe is for, and must not hold the slot for as long as it lives. Nor must
   // the marks of broken connections wait for its end (C10).
-  void Opened() noexcept {
+  void Opened(bool by_headers) noexcept {
     BrokenAttempt attempt;
     CircuitTicket probe;
     {
       const std::lock_guard lock(mutex_);
       opened_ = true;
+      has_headers_ = has_headers_ || by_headers;
       if (!stream()) return;
       attempt = std::exchange(broken_attempt_, {});
       if (ticket_.held() && ticket_.is_probe()) probe = std::move(ticket_);
@@ -154,10 +156,12 @@ class Guard final : public Interceptor {
     BrokenAttempt attempt;
     CircuitTicket ticket;
     bool opened = false;
+    bool has_metadata = !trailers.empty();
     {
       const std::lock_guard lock(mutex_);
       if (std::exchange(ended_, true)) return;
       opened = opened_;
+      has_metadata = has_metadata || has_headers_;
       attempt = std::exchange(broken_attempt_, {});
       ticket = std::move(ticket_);
     }
@@ -165,7 +169,7 @@ class Guard final : public Interceptor {
     std::shared_ptr<const grpc::AuthContext> auth_context;
     const void* connection = nullptr;
     if (!status.ok()) {
-      auth_context = context.auth_context();
+      auth_context = AuthContextOf(context);
       connection = ConnectionOf(*auth_context);
     }
     AttemptFacts facts;
@@ -200,6 +204,7 @@ class Guard final : public Interceptor {
     (void)SettleAttempt(state_, attempt, context, ticket,
                         {.code = facts.code,
                          .status = status,
+                         .has_metadata = has_metadata,
                          .outcome = classification.outcome,
                          .decided = verdict || neutral,
                          .observation = observation_.get()});
@@ -239,6 +244,7 @@ class Guard final : public Interceptor {
   CircuitTicket ticket_;
   BrokenAttempt broken_attempt_;
   bool opened_ = false;
+  bool has_headers_ = false;
   bool ended_ = false;
 };
 

@@ -130,6 +130,11 @@ const void* ConnectionOf(const grpc::AuthContext& auth_context) {
   return values.empty() ? nullptr : values.front().data();
 }
 
+std::shared_ptr<const grpc::AuthContext> AuthContextOf(const grpc::ClientContext& context) {
+  // The call's own pointer, which is not changed by reading it.
+  return grpc::CreateAuthContext(const_cast<grpc::ClientContext&>(context).c_call());
+}
+
 TransportText TransportTextOf(std::string_view message) noexcept {
   if (message == "GOAWAY received") return TransportText::kGoaway;
   constexpr std::string_view kBeginnings[] = {"Socket closed",

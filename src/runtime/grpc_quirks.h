@@ -51,6 +51,11 @@ std::optional<int> ServerConnections(long channelz_id);
 // Tried: 1.51.1. Without it: failures cannot be told apart by connection, and each counts.
 const void* ConnectionOf(const grpc::AuthContext& auth_context);
 
+// A call's AuthContext, made anew; after its start. ClientContext::auth_context() keeps the one that it makes for who asks first, and
+// takes no lock for that: not for who shares the context with other threads, such as an interceptor's with its call's caller.
+// Tried: 1.51.1 (grpc::CreateAuthContext, which that function uses).
+std::shared_ptr<const grpc::AuthContext> AuthContextOf(const grpc::ClientContext& context);
+
 // Whether this is a message of gRPC's own for a connection that broke or could not be made, or for a call that met a GOAWAY
 // before any of it was sent.
 // Tried: 1.51.1, with peers that were killed, reset, leaving or never there, with and without transparent retries. Tested:

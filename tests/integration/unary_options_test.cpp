@@ -1,5 +1,6 @@
 // What a call can be made with, what is handed down from a server call, and the channel for other code.
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <grpcpp/grpcpp.h>
 
@@ -21,6 +22,17 @@
 #include "support/client_calls.h"
 #include "support/echo_requests.h"
 #include "support/echo_service.h"
+
+// What ClientContext::auth_context() keeps is made by this, with the first that asks.
+static std::atomic<int> auth_contexts_made{0};
+namespace grpc {
+std::shared_ptr<const AuthContext> CreateAuthContext(grpc_call* call) {
+  using Create = std::shared_ptr<const AuthContext> (*)(grpc_call*);
+  static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "_ZN4grpc17CreateAuthContextEP9grpc_call"));
+  ++auth_contexts_made;
+  return create(call);
+}
+}  // namespace grpc
 
 namespace penstock::test {
 namespace {
@@ -518,6 +530,32 @@ TEST_CASE("L17, G1: metadata that gRPC would abort on fails the call on a guarde
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   v1::EchoResponse response;
   CHECK(stub->Unary(&context, Request("legal"), &response).ok());
+}
+
+TEST_CASE("L17: a guarded channel leaves alone what gRPC's context keeps without a lock: its caller's code may look it up at that moment") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address(), .breaker = {.trip = [](const Counts&) { return false; }}});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  // A connection that has failed is watched for a while, which has every end looked at more closely.
+  for (const bool watched : {false, true}) {
+    if (watched) (void)client.CallAndWait(kUnary, Failing(grpc::UNAVAILABLE));
+    for (const grpc::StatusCode code : {grpc::UNAVAILABLE, grpc::INTERNAL, grpc::CANCELLED}) {
+      grpc::ClientContext unary;
+      v1::EchoResponse response;
+      CHECK(stub->Unary(&unary, Failing(code), &response).error_code() == code);
+      grpc::ClientContext stream;
+      v1::EchoRequest request = Failing(code);
+      request.set_count(1);
+      auto reader = stub->Down(&stream, request);
+      while (reader->Read(&response)) {
+      }
+      CHECK(reader->Finish().error_code() == code);
+      const int before = auth_contexts_made;
+      CHECK(unary.auth_context() != nullptr);
+      CHECK(stream.auth_context() != nullptr);
+      CHECK(auth_contexts_made == before + 2);  // Here, by the first who asks.
+    }
+  }
 }
 
 TEST_CASE("L17, C2: deadline_floor holds on a guarded channel too") {
