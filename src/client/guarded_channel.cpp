@@ -15,6 +15,7 @@
 #include "client/channel.h"
 #include "client/judge.h"
 #include "client/rejection.h"
+#include "client/stream_end.h"
 #include "penstock/runtime/callback_thread.h"
 #include "runtime/grpc_quirks.h"
 #include "runtime/metadata.h"
@@ -142,26 +143,28 @@ class Guard final : public Interceptor {
     CircuitTicket probe;
     {
       const std::lock_guard lock(mutex_);
-      opened_ = true;
       has_headers_ = has_headers_ || by_headers;
-      if (!stream()) return;
+      if (!stream() || ended_ || std::exchange(opened_, true)) return;
       attempt = std::exchange(broken_attempt_, {});
       if (ticket_.held() && ticket_.is_probe()) probe = std::move(ticket_);
     }
     state_.broken_connections().Ended(attempt, *info_.client_context());
     if (probe.held()) probe.Settle(Outcome::kSuccess);
+    state_.budget().OnSuccess();
+    Decided(RetryDecision::kSucceeded);
   }
 
   void Ended(const grpc::Status& status, const ServerMetadata& trailers) noexcept {
+    if (status.ok()) Opened(/*by_headers=*/false);  // An empty stream.
     BrokenAttempt attempt;
     CircuitTicket ticket;
     bool opened = false;
-    bool has_metadata = !trailers.empty();
+    bool has_headers = false;
     {
       const std::lock_guard lock(mutex_);
       if (std::exchange(ended_, true)) return;
       opened = opened_;
-      has_metadata = has_metadata || has_headers_;
+      has_headers = has_headers_;
       attempt = std::exchange(broken_attempt_, {});
       ticket = std::move(ticket_);
     }
@@ -178,36 +181,36 @@ class Guard final : public Interceptor {
     if (cancelled_.load(std::memory_order_relaxed)) facts.cancelled = CancelReason::kCaller;
     facts.deadline_passed = facts.code == grpc::StatusCode::DEADLINE_EXCEEDED && DeadlineHasPassed(context);
     facts.began_short_of_time = began_short_of_time_;
+    facts.looks_killed_at_shutdown = LooksKilledAtShutdown(status, has_headers, !trailers.empty());
     // C7 needs the request's size, which is not known here: such an end counts as the server's.
 
     Classification classification;
-    const std::optional<Verdict> verdict = JudgeWithoutClassify(facts);
-    // C2d, S3: a stream that a connection or a server took with it says nothing about the dependency.
-    const bool neutral =
-        stream() && (facts.code == grpc::StatusCode::UNAVAILABLE || facts.code == grpc::StatusCode::CANCELLED) &&
-        (opened || connection != nullptr);
+    const std::optional<Verdict> verdict =
+        stream() ? JudgeStreamEnd({.attempt = facts, .opened = opened, .sent = connection != nullptr}) : JudgeWithoutClassify(facts);
     if (verdict) {
       classification = verdict->classification;
-    } else if (neutral) {
-      classification = {Decision::kStop, Outcome::kIgnored, {}};
     } else {
       Answer answer = AskClassify(state_.settings().classify, info_.method(), status, trailers);
       if (!answer.fault.empty()) state_.ReportFault(info_.method(), answer.fault);
       classification = answer.classification;
     }
-    if (classification.decision == Decision::kSuccess) state_.budget().OnSuccess();
     if (observation_ != nullptr) {
       UserCodeScope in_user_code;
       observation_->End({.status = status, .outcome = classification.outcome});
     }
     const CauseScope cause({.attempt = observation_.get()});
-    (void)SettleAttempt(state_, attempt, context, ticket,
-                        {.code = facts.code,
-                         .status = status,
-                         .has_metadata = has_metadata,
-                         .outcome = classification.outcome,
-                         .decided = verdict || neutral,
-                         .observation = observation_.get()});
+    const bool takes_token = SettleAttempt(state_, attempt, context, ticket,
+                                           {.code = facts.code,
+                                            .status = status,
+                                            .has_metadata = has_headers || !trailers.empty(),
+                                            .outcome = classification.outcome,
+                                            .decided = verdict.has_value(),
+                                            .killed_at_shutdown = verdict && verdict->killed_at_shutdown,
+                                            .observation = observation_.get()});
+    // U2: though no attempt follows.
+    if (classification.decision == Decision::kRetry && takes_token) state_.budget().OnRetryable();
+    if (opened) return;  // Decided of as it opened.
+    if (classification.decision == Decision::kSuccess) state_.budget().OnSuccess();
     Decided(classification.decision == Decision::kSuccess ? RetryDecision::kSucceeded : RetryDecision::kStopped);
   }
 

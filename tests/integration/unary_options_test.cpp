@@ -532,6 +532,83 @@ TEST_CASE("L17, G1: metadata that gRPC would abort on fails the call on a guarde
   CHECK(stub->Unary(&context, Request("legal"), &response).ok());
 }
 
+TEST_CASE("L17, U2, O4: a guarded channel's attempts give tokens and take them, and are decided of, as others are") {
+  EchoServer server;
+  auto observer = std::make_shared<RecordingObserver>();
+  Client client = MakeClient({.address = server.address(),
+                              .budget = {.max_tokens = 10, .token_ratio = 0.5},
+                              .breaker = {.trip = [](const Counts&) { return false; }},
+                              .observer = observer});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  v1::EchoResponse response;
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    CHECK(stub->Unary(&context, Failing(grpc::UNAVAILABLE), &response).error_code() == grpc::UNAVAILABLE);
+  }
+  CHECK(client.budget_tokens() == 7);
+  const auto read = [&](int count, grpc::StatusCode code) {
+    grpc::ClientContext context;
+    v1::EchoRequest request = Failing(code);
+    request.set_count(count);
+    auto reader = stub->Down(&context, request);
+    while (reader->Read(&response)) {
+    }
+    CHECK(reader->Finish().error_code() == code);
+  };
+  read(2, grpc::OK);
+  CHECK(client.budget_tokens() == 7.5);  // Once, as it opens.
+  read(0, grpc::OK);
+  CHECK(client.budget_tokens() == 8);  // An empty one opens as it ends.
+  read(2, grpc::UNAVAILABLE);
+  CHECK(client.budget_tokens() == 8.5);
+  read(0, grpc::UNAVAILABLE);  // Neutral: it takes nothing.
+  CHECK(client.budget_tokens() == 8.5);
+  std::lock_guard lock(observer->mutex);
+  using enum RetryDecision;
+  CHECK(observer->decisions ==
+        std::vector<RetryDecision>{kStopped, kStopped, kStopped, kSucceeded, kSucceeded, kSucceeded, kStopped});
+}
+
+TEST_CASE("L17, C3, S4: on a guarded channel Classify is asked of the ends that it is asked of elsewhere") {
+  EchoServer server;
+  std::mutex mutex;
+  std::vector<std::string> asked;
+  Client client = MakeClient({.address = server.address(),
+                              .classify = [&](auto method, const grpc::Status& status, const auto& trailers) {
+                                std::lock_guard lock(mutex);
+                                asked.push_back(std::to_string(status.error_code()) + " " + status.error_message());
+                                return DefaultClassify(method, status, trailers);
+                              }});
+  const auto stub = v1::Echo::NewStub(client.GuardedChannel());
+  v1::EchoResponse response;
+  const auto call = [&](grpc::StatusCode code, std::string message) {
+    grpc::ClientContext context;
+    CHECK(stub->Unary(&context, Failing(code, message), &response).error_code() == code);
+  };
+  const auto read = [&](int count, grpc::StatusCode code, std::string message) {
+    grpc::ClientContext context;
+    v1::EchoRequest request = Failing(code, message);
+    request.set_count(count);
+    auto reader = stub->Down(&context, request);
+    while (reader->Read(&response)) {
+    }
+    CHECK(reader->Finish().error_code() == code);
+  };
+  call(grpc::OK, "");
+  call(grpc::CANCELLED, "theirs");
+  call(grpc::CANCELLED, "CANCELLED");  // As a server's shutdown kills.
+  read(1, grpc::OK, "");
+  read(0, grpc::OK, "");
+  read(1, grpc::CANCELLED, "open");
+  read(0, grpc::CANCELLED, "not open");
+  read(1, grpc::UNAVAILABLE, "open");
+  read(1, grpc::INTERNAL, "open");
+  std::lock_guard lock(mutex);
+  CHECK(asked == std::vector<std::string>{"0 ", "1 theirs", "1 open", "13 open"});
+  CHECK(client.circuit_totals().failures == 0);
+  CHECK(client.circuit_totals().ignored == 5);
+}
+
 TEST_CASE("L17: a guarded channel leaves alone what gRPC's context keeps without a lock: its caller's code may look it up at that moment") {
   EchoServer server;
   Client client = MakeClient({.address = server.address(), .breaker = {.trip = [](const Counts&) { return false; }}});
