@@ -12,7 +12,7 @@
 //          .on_end = [](const penstock::CallResult& result) { Log(result.status); }});
 //
 // Threads: members of a Subscription on any thread, in the hooks too. The hooks run on gRPC's callback threads, one at a time
-// (but for on_write_done, which may run beside on_message); on_end is the last, and they are destroyed after it.
+// (but for on_write_done, which may run beside on_open and on_message); on_end is the last, and they are destroyed after it.
 // Ownership: the Subscription is a handle; destroying it cancels, does not wait, and on_end still comes. What the hooks refer
 // to must live until then.
 // Time: by the client's time source. Without a deadline in its options it goes on until it is cancelled.
