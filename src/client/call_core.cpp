@@ -234,13 +234,16 @@ AttemptReport CallCore::SettleEnd(const EndedAttempt& end, const std::optional<V
     UserCodeScope in_user_code;
     observation_->End({.status = result_.status, .outcome = outcome});
   }
+  const bool has_metadata = !result_.headers->empty() || !result_.trailers->empty();
+  // As a plain server call's end cancels what was made for it: no answer of this connection's.
+  const bool maybe_by_parent = child_context_ != nullptr && end.facts.code == grpc::StatusCode::CANCELLED && !has_metadata;
   const CauseScope cause({.attempt = observation_.get(), .parent = options_.parent.relaying()});
   report.takes_token = SettleAttempt(*state_, broken_attempt_, *context_, ticket_,
                                      {.code = end.facts.code,
                                       .status = result_.status,
-                                      .has_metadata = !result_.headers->empty() || !result_.trailers->empty(),
+                                      .has_metadata = has_metadata,
                                       .outcome = outcome,
-                                      .decided = verdict || aborted(),  // C10: an injected abort counts by itself.
+                                      .decided = verdict || aborted() || maybe_by_parent,  // C10: an injected abort counts by itself.
                                       .killed_at_shutdown = report.killed_at_shutdown,
                                       .observation = observation_.get()});
   return report;

@@ -464,6 +464,35 @@ TEST_CASE("L10: deadline and cancellation go through three links, and the leaf s
   CHECK(Eventually([&] { return middle.children_ended == 1; }));
 }
 
+TEST_CASE("C10, L10: the end of a plain server's call says nothing of the connection that the calls made for it are on") {
+  EchoServer leaf;
+  Client to_leaf = MakeClient({.address = leaf.address(), .max_attempts = 1});
+  Middle middle(to_leaf);
+  Client to_middle = MakeClient({.address = middle.address()});
+  std::vector<Ending> parents(4);
+  std::vector<CallHandle> handles;
+  for (Ending& parent : parents) handles.push_back(to_middle.Call(kUnary, Hanging(), {}, parent.Completion()));
+  Ending hanging;
+  CallHandle held_open = to_leaf.Call(kUnary, Hanging(), {}, hanging.Completion());
+  std::vector<Ending> later(4);
+  for (Ending& ending : later) {
+    v1::EchoRequest request = Failing(grpc::UNAVAILABLE);
+    request.set_delay_ms(300);
+    to_leaf.Call(kUnary, request, {}, ending.Completion());
+  }
+  REQUIRE(UntilOpen(leaf, 9));
+  // The first failure on the connection counts, those of calls that were under way with it wait for the others of these.
+  CHECK(to_leaf.CallAndWait(kUnary, Failing(grpc::UNAVAILABLE)).result.status.error_code() == grpc::UNAVAILABLE);
+  for (Ending& ending : later) CHECK(ending.Wait().status.error_code() == grpc::UNAVAILABLE);
+  REQUIRE(to_leaf.circuit_totals().failures == 1);
+  for (CallHandle& handle : handles) handle.Cancel();
+  REQUIRE(Eventually([&] { return middle.children_ended == 4; }));
+  CHECK(to_leaf.circuit_totals().failures == 1);
+  held_open.Cancel();
+  CHECK(hanging.Wait().status.error_code() == grpc::CANCELLED);
+  CHECK(to_leaf.circuit_state() == CircuitState::kClosed);
+}
+
 TEST_CASE("L17: calls on a guarded channel pass the breaker, are counted, and are not retried") {
   EchoServer server;
   auto time = std::make_shared<ManualTime>();
