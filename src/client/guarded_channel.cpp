@@ -68,9 +68,12 @@ class Guard final : public Interceptor {
     }
     if (has(InterceptionHookPoints::POST_RECV_MESSAGE) && methods->GetRecvMessage() != nullptr) Opened(/*by_headers=*/false);
     if (has(InterceptionHookPoints::POST_RECV_STATUS)) {
-      const grpc::Status* status = methods->GetRecvStatus();
+      grpc::Status* status = methods->GetRecvStatus();
       const ServerMetadata* trailers = methods->GetRecvTrailingMetadata();
-      if (status != nullptr) Ended(NormalStatus(*status), trailers != nullptr ? *trailers : ServerMetadata());
+      if (status != nullptr) {
+        *status = NormalStatus(std::move(*status));  // C8, for the caller too.
+        Ended(*status, trailers != nullptr ? *trailers : ServerMetadata());
+      }
     }
     methods->Proceed();
   }

@@ -149,6 +149,18 @@ TEST_CASE("C3, C8: every code that a server can send, and those that it cannot")
   }
 }
 
+TEST_CASE("C8, L17: a code outside 0 to 16 is UNKNOWN for code that uses a guarded channel as well") {
+  const auto peer = FirstAnswers(RawScript().AwaitEnd().Headers().Trailers({{"grpc-status", "99"}, {"grpc-message", "odd"}}));
+  Client client = MakeClient({.address = peer->address()});
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + 20s);
+  v1::EchoResponse response;
+  const grpc::Status status = v1::Echo::NewStub(client.GuardedChannel())->Unary(&context, Request(""), &response);
+  CHECK(status.error_code() == grpc::UNKNOWN);
+  CHECK(status.error_message() == "odd");
+  CHECK(client.circuit_totals().successes == 1);
+}
+
 TEST_CASE("C8: a stream that ends without a status is no success") {
   bool transparent_retries = false;
   RawScript script = RawScript().AwaitEnd().Headers();
