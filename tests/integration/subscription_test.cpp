@@ -1,6 +1,8 @@
 // Subscriptions against plain grpc++ servers behind a router, under the manual clock where time matters.
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <future>
 #include <thread>
 
 #include "penstock/client/client.h"
@@ -102,6 +104,36 @@ TEST_CASE("S8: a subscription goes on at once on the next server when its stream
   CHECK(watch.result.reason == EndReason::kCancelled);
   CHECK(client.circuit_state() == CircuitState::kClosed);
   CHECK(client.circuit_totals().failures == 0);
+}
+
+TEST_CASE("S8: what a bidi subscription's server is to know after the request is written once on_write_done tells of the request") {
+  EchoServer server;
+  Client client = MakeClient({.address = server.address()});
+  using Bidi = decltype(client.Subscribe(kBidi, {}, SubscriptionHooks<EchoRequest, EchoResponse>{}));
+  for (int i = 0; i < 200; ++i) {
+    Heard heard;
+    std::promise<Bidi*> made;
+    std::shared_future<Bidi*> subscribed = made.get_future().share();
+    std::atomic<bool> second{false};
+    EchoRequest request;
+    request.set_text("first");
+    Bidi subscription = client.Subscribe(
+        kBidi, request,
+        {.on_message = [&](EchoResponse& message) { heard.Add(message.text()); },
+         .on_write_done =
+             [&](bool ok) {
+               if (!ok || second.exchange(true)) return;
+               EchoRequest more;
+               more.set_text("second");
+               if (subscribed.get()->Write(std::move(more)) != StreamStart::kStarted) heard.Add("refused");
+             },
+         .on_end = [&](const CallResult&) { heard.Add("end"); }});
+    made.set_value(&subscription);
+    REQUIRE(heard.WaitFor("second"));
+    subscription.Cancel();
+    REQUIRE(heard.WaitFor("end"));
+    CHECK(heard.all() == Strings{"first", "second", "end"});
+  }
 }
 
 TEST_CASE("S8: a bidi subscription sends its request first on each stream, and further messages when asked") {

@@ -215,8 +215,9 @@ class BidiSubscription : public Subscription {
   BidiSubscription() = default;
   explicit BidiSubscription(detail::BidiSubscriptionCall<Method>* adopted) noexcept : Subscription(adopted) {}
 
-  // Writes a further message on the stream that is open now; on_write_done follows. Refused while one is under way, between
-  // two streams (kNotOpen, kEnded), and where there is no subscription (kNotOpen).
+  // Writes a further message on the stream that is open now; on_write_done follows. Refused while one is under way (kBusy; the
+  // request is the first of each stream, and may still be in on_open), between two streams (kNotOpen, kEnded), and where there is
+  // no subscription (kNotOpen).
   [[nodiscard]] StreamStart Write(typename Method::Request message) {
     if (core() == nullptr) return StreamStart::kNotOpen;
     return static_cast<detail::BidiSubscriptionCall<Method>*>(core())->Write(std::move(message));
