@@ -85,9 +85,10 @@ class PingPong final : public penstock::ClientBidiReactor<EchoRequest, EchoRespo
   std::atomic<int> missing_{2};
 };
 
+template <bool kCoalesce>
 class Burst final : public penstock::QueuedWrites<penstock::ClientBidiReactor<EchoRequest, EchoResponse>> {
  public:
-  Burst(Slot& slot, const EchoRequest& request) : slot_(slot), request_(request) {}
+  Burst(Slot& slot, const EchoRequest& request) : QueuedWrites({.coalesce = kCoalesce}), slot_(slot), request_(request) {}
 
   void Open(penstock::Client& client) {
     for (int i = 0; i < kWindow; ++i) (void)Write(request_);
@@ -237,7 +238,8 @@ std::unique_ptr<Variant> Make(const VariantOptions& options) {
 std::vector<VariantEntry> PenstockStreamVariants() {
   return {
       {Kind::kBidi, "penstock", "penstock::ClientBidiReactor", Make<PingPong>},
-      {Kind::kBidiBurst, "penstock", "QueuedWrites", Make<Burst>},
+      {Kind::kBidiBurst, "penstock", "QueuedWrites", Make<Burst<false>>},
+      {Kind::kBidiBurst, "penstock coalescing", "QueuedWrites that coalesces", Make<Burst<true>>},
       {Kind::kUp, "penstock", "QueuedWrites", Make<QueuedUp>},
       {Kind::kUp, "penstock plain", "penstock::ClientWriteReactor, a write at a time", Make<PlainUp>},
       {Kind::kDown, "penstock", "penstock::ClientReadReactor", Make<DownStream>},

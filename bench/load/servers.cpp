@@ -227,7 +227,7 @@ class RawServer final : public RunningServer {
 
 class QueuedBidi final : public penstock::QueuedWrites<penstock::ServerBidiReactor<EchoRequest, EchoResponse>> {
  public:
-  QueuedBidi() { StartRead(&request_); }
+  explicit QueuedBidi(bool coalesce) : QueuedWrites({.coalesce = coalesce}) { StartRead(&request_); }
 
  private:
   void OnReadDone(bool ok) override {
@@ -316,10 +316,12 @@ class Up final : public penstock::ServerReadReactor<EchoRequest> {
   int messages_ = 0;
 };
 
+enum class Writes { kPlain, kQueued, kCoalesced };
+
 class PenstockServer final : public RunningServer {
  public:
-  PenstockServer(bool queued, std::vector<std::shared_ptr<penstock::ServerObserver>> observers)
-      : service_(queued),
+  PenstockServer(Writes writes, std::vector<std::shared_ptr<penstock::ServerObserver>> observers)
+      : service_(writes),
         server_(penstock::Server::Create(
             {.address = "127.0.0.1:0", .plaintext = true, .observers = std::move(observers)}, {&service_})) {}
   bool ok() const { return server_.ok(); }
@@ -328,7 +330,7 @@ class PenstockServer final : public RunningServer {
  private:
   class Service final : public penstock::Service<Echo> {
    public:
-    explicit Service(bool queued) : queued_(queued) { PoolMessages(&Service::SetMessageAllocatorFor_Unary); }
+    explicit Service(Writes writes) : writes_(writes) { PoolMessages(&Service::SetMessageAllocatorFor_Unary); }
 
    private:
     grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context, const EchoRequest* request,
@@ -346,18 +348,18 @@ class PenstockServer final : public RunningServer {
       });
     }
     grpc::ServerBidiReactor<EchoRequest, EchoResponse>* Bidi(grpc::CallbackServerContext* context) override {
-      if (queued_) return Start<QueuedBidi>(context);
+      if (writes_ != Writes::kPlain) return Start<QueuedBidi>(context, writes_ == Writes::kCoalesced);
       return Start<PlainBidi>(context);
     }
     grpc::ServerWriteReactor<EchoResponse>* Down(grpc::CallbackServerContext* context, const EchoRequest* request) override {
-      if (queued_) return Start<QueuedDown>(context, *request);
+      if (writes_ != Writes::kPlain) return Start<QueuedDown>(context, *request);
       return Start<PlainDown>(context, *request);
     }
     grpc::ServerReadReactor<EchoRequest>* Up(grpc::CallbackServerContext* context, EchoResponse* response) override {
       return Start<load::Up>(context, response);
     }
 
-    const bool queued_;
+    const Writes writes_;
   };
 
   Service service_;
@@ -380,10 +382,11 @@ std::unique_ptr<RunningServer> StartServer(const std::string& kind) {
   if (kind == "raw" || kind == "raw again") server = Started<RawServer>(true, false);
   if (kind == "raw plain") server = Started<RawServer>(false, false);
   if (kind == "raw own reactor") server = Started<RawServer>(true, true);
-  if (kind == "penstock") server = Started<PenstockServer>(true, Observers{});
-  if (kind == "penstock plain") server = Started<PenstockServer>(false, Observers{});
+  if (kind == "penstock") server = Started<PenstockServer>(Writes::kQueued, Observers{});
+  if (kind == "penstock coalescing") server = Started<PenstockServer>(Writes::kCoalesced, Observers{});
+  if (kind == "penstock plain") server = Started<PenstockServer>(Writes::kPlain, Observers{});
 #ifdef PENSTOCK_BENCH_OTEL
-  if (kind == "penstock, OpenTelemetry") server = Started<PenstockServer>(true, Observers{OtelServerObserver()});
+  if (kind == "penstock, OpenTelemetry") server = Started<PenstockServer>(Writes::kQueued, Observers{OtelServerObserver()});
 #endif
   if (server == nullptr) fmt::print(stderr, "bench/load: the server '{}' did not start\n", kind);
   return server;

@@ -111,6 +111,12 @@ StreamStart StreamCore::StartWritesDone() noexcept {
   return StreamStart::kStarted;
 }
 
+bool StreamCore::AddHold() noexcept {
+  std::lock_guard lock(mutex_);
+  if (live_) GrpcAddHold();
+  return live_;
+}
+
 // The end of an attempt.
 
 void StreamCore::AttemptEndHere() noexcept {

@@ -29,43 +29,37 @@ void StreamCore::Tell(const char* name, Reaction reaction) noexcept {
   Cancel(CancelReason::kCaller);
 }
 
+void StreamCore::Run(const char* name, const std::function<void()>& reaction) noexcept { Tell(name, reaction); }
+
 void StreamCore::HeadersArrived(bool ok) noexcept {
   if (!ok) return;
-  {
-    std::lock_guard lock(mutex_);
-    if (opening_ != Opening::kNotYet) return;
-    opening_ = Opening::kOpening;
+  std::unique_lock lock(mutex_);
+  if (opening_ != Opening::kNotYet) return;
+  TellOpened(lock);
+  if (const std::optional<bool> read = std::exchange(read_meanwhile_, std::nullopt)) {
+    ReadEndedInOrder(std::move(lock), *read);
+  } else if (!live_) {
+    lock.unlock();
+    AwaitStatus();
   }
-  TellOpened();
-  std::optional<bool> read;
-  bool ended = false;
-  {
-    std::lock_guard lock(mutex_);
-    opening_ = Opening::kOpened;
-    read = std::exchange(read_meanwhile_, std::nullopt);
-    ended = !live_;
-  }
-  if (read) return ReadEndedInOrder(*read);
-  if (ended) AwaitStatus();
 }
 
 void StreamCore::ReadEnded(bool ok) noexcept {
-  bool opens = false;
-  {
-    std::lock_guard lock(mutex_);
-    if (opening_ == Opening::kOpening) {
-      read_meanwhile_ = ok;
-      return;
-    }
-    opens = ok && opening_ == Opening::kNotYet;
-    if (opens) opening_ = Opening::kOpening;
+  std::unique_lock lock(mutex_);
+  if (opening_ == Opening::kOpening) {
+    read_meanwhile_ = ok;
+    return;
   }
-  if (opens) {
-    TellOpened();
-    std::lock_guard lock(mutex_);
-    opening_ = Opening::kOpened;
-  }
-  ReadEndedInOrder(ok);
+  if (ok && opening_ == Opening::kNotYet) TellOpened(lock);
+  ReadEndedInOrder(std::move(lock), ok);
+}
+
+void StreamCore::TellOpened(std::unique_lock<std::mutex>& lock) noexcept {
+  opening_ = Opening::kOpening;
+  lock.unlock();
+  TellOpened();
+  lock.lock();
+  opening_ = Opening::kOpened;
 }
 
 void StreamCore::TellOpened() noexcept {
@@ -81,41 +75,30 @@ void StreamCore::TellOpened() noexcept {
   Tell("OnOpened", [this] { events_->OnOpened(); });
 }
 
-void StreamCore::ReadEndedInOrder(bool ok) noexcept {
-  if (!ok) return NoMoreReads();
+void StreamCore::ReadEndedInOrder(std::unique_lock<std::mutex> lock, bool ok) noexcept {
+  if (!ok) return NoMoreReads(std::move(lock));
   if (reads_ == Reads::kOneResponse) {
-    bool surplus = false;
-    {
-      std::lock_guard lock(mutex_);
-      surplus = ++responses_ > 1;
-    }
+    const bool surplus = ++responses_ > 1;
+    lock.unlock();
     // A server may answer once; what it sends more must not keep the stream open.
     if (surplus) Cancel(CancelReason::kServerFault);
     return GrpcRead(nullptr);
   }
-  ReadSide::OnArrival what;
-  void* into = nullptr;
-  {
-    std::lock_guard lock(mutex_);
-    what = read_.Arrived();
-    // From here on a next read may be asked for, and is into another message.
-    if (posted_message_ == nullptr) into = user_message_;
-  }
+  const ReadSide::OnArrival what = read_.Arrived();
+  // From here on a next read may be asked for, and is into another message.
+  void* const into = posted_message_ == nullptr ? user_message_ : nullptr;
+  lock.unlock();
   if (what == ReadSide::OnArrival::kKeep) return DropKeptIfCancelled();
   if (into != nullptr) TakeKept(into);
   TellRead();
 }
 
-void StreamCore::NoMoreReads() noexcept {
-  bool opened = false;
-  bool tell = false;
-  {
-    std::lock_guard lock(mutex_);
-    live_ = false;
-    // Before the opening it is not known yet whether the user has to hear of it (S2).
-    opened = opening_ == Opening::kOpened;
-    if (opened) tell = read_.Ended();
-  }
+void StreamCore::NoMoreReads(std::unique_lock<std::mutex> lock) noexcept {
+  live_ = false;
+  // Before the opening it is not known yet whether the user has to hear of it (S2).
+  const bool opened = opening_ == Opening::kOpened;
+  const bool tell = opened && read_.Ended();
+  lock.unlock();
   if (opened) AwaitStatus();
   if (tell) Tell("OnReadDone", [this] { events_->OnReadDone(false); });
   GrpcRemoveHold();

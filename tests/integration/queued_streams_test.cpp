@@ -2,9 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
+#include <deque>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "penstock/client/client.h"
 #include "penstock/runtime/queued_writes.h"
@@ -38,7 +42,7 @@ class QueuedDown final : public QueuedWrites<ServerWriteReactor<EchoResponse>> {
 // Answers each message, and reads on meanwhile.
 class QueuedBidi final : public QueuedWrites<ServerBidiReactor<EchoRequest, EchoResponse>> {
  public:
-  QueuedBidi() : QueuedWrites({.max_messages = 4}) { StartRead(&request_); }
+  explicit QueuedBidi(bool coalesce) : QueuedWrites({.max_messages = 4, .coalesce = coalesce}) { StartRead(&request_); }
 
  private:
   void OnReadDone(bool ok) override {
@@ -78,11 +82,15 @@ class Counter final : public ServerReadReactor<EchoRequest> {
 };
 
 class QueuedEcho final : public Service<v1::Echo> {
+ public:
+  explicit QueuedEcho(bool coalesce) : coalesce_(coalesce) {}
+
+ private:
   grpc::ServerWriteReactor<EchoResponse>* Down(grpc::CallbackServerContext* context, const EchoRequest* request) override {
     return Start<QueuedDown>(context, *request);
   }
   grpc::ServerBidiReactor<EchoRequest, EchoResponse>* Bidi(grpc::CallbackServerContext* context) override {
-    return Start<QueuedBidi>(context);
+    return Start<QueuedBidi>(context, coalesce_);
   }
   grpc::ServerReadReactor<EchoRequest>* Up(grpc::CallbackServerContext* context, EchoResponse* response) override {
     return Start<Counter>(context, response);
@@ -96,13 +104,14 @@ class QueuedEcho final : public Service<v1::Echo> {
     });
   }
 
+  const bool coalesce_;
   std::mutex mutex_;
   std::set<std::string> peers_;
 };
 
 struct Pair {
-  explicit Pair(std::uint32_t channels = 1)
-      : server(*Server::Create({.address = "127.0.0.1:0", .plaintext = true, .drain = {}, .grace = 1s}, {&echo})) {
+  explicit Pair(std::uint32_t channels = 1, bool coalesce = false)
+      : echo(coalesce), server(*Server::Create({.address = "127.0.0.1:0", .plaintext = true, .drain = {}, .grace = 1s}, {&echo})) {
     ClientSettings settings;
     settings.address = "127.0.0.1:" + std::to_string(server->port());
     settings.plaintext = true;
@@ -161,7 +170,8 @@ class Writer final : public QueuedWrites<ClientWriteReactor<EchoRequest>> {
 
 class Talker final : public QueuedWrites<ClientBidiReactor<EchoRequest, EchoResponse>> {
  public:
-  explicit Talker(int window) : window_(window) {}
+  explicit Talker(int window, bool coalesce = false, int count = kMessages)
+      : QueuedWrites({.coalesce = coalesce}), window_(window), count_(count) {}
   void Begin() {
     (void)StartRead(&message);
     while (sent_ < window_) Send();
@@ -170,18 +180,22 @@ class Talker final : public QueuedWrites<ClientBidiReactor<EchoRequest, EchoResp
     if (!ok) return;
     in_order = in_order && message.text() == std::to_string(messages);
     ++messages;
-    if (sent_ < kMessages) Send();
-    if (messages == kMessages) WritesDone();
+    if (sent_ < count_) Send();
+    if (messages == count_) WritesDone();
     (void)StartRead(&message);
   }
   void OnDone(const CallResult& result) override {
     status = result.status;
+    ++ends;
     done = true;
   }
+  void OnWritesFailed() override { ++failures; }
 
   EchoResponse message;
   int messages = 0;
   bool in_order = true;
+  int failures = 0;
+  int ends = 0;
   grpc::Status status;
   std::atomic<bool> done{false};
 
@@ -193,6 +207,7 @@ class Talker final : public QueuedWrites<ClientBidiReactor<EchoRequest, EchoResp
   }
 
   const int window_;
+  const int count_;
   int sent_ = 0;
 };
 
@@ -234,6 +249,38 @@ TEST_CASE("S9: with one message under way and with many, no answer is held back 
     CHECK(talker.status.ok());
     CHECK(talker.messages == kMessages);
     CHECK(talker.in_order);
+  }
+}
+
+TEST_CASE("S9: messages that wait for those of other streams all arrive, in order") {
+  Pair pair(1, true);
+  std::deque<Talker> talkers;
+  for (int i = 0; i < 24; ++i) talkers.emplace_back(i < 12 ? 16 : 1, true, 500).Begin();
+  for (Talker& talker : talkers) pair.client->Open(PENSTOCK_METHOD(v1::Echo, Bidi), {}, talker);
+  for (Talker& talker : talkers) {
+    REQUIRE(Eventually([&] { return talker.done.load(); }));
+    CHECK(talker.status.ok());
+    CHECK(talker.messages == 500);
+    CHECK(talker.in_order);
+    CHECK(talker.failures == 0);
+  }
+}
+
+TEST_CASE("S10: streams that are cancelled or shut down while messages wait for others end once, and soon") {
+  for (int round = 0; round < 10; ++round) {
+    Pair pair(1, true);
+    std::deque<Talker> talkers;
+    for (int i = 0; i < 24; ++i) talkers.emplace_back(16, true, std::numeric_limits<int>::max()).Begin();
+    for (Talker& talker : talkers) pair.client->Open(PENSTOCK_METHOD(v1::Echo, Bidi), {}, talker);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 + round));
+    for (std::size_t i = 0; i < talkers.size(); i += 2) talkers[i].Cancel();
+    pair.server->Shutdown();
+    for (Talker& talker : talkers) {
+      REQUIRE(Eventually([&] { return talker.done.load(); }));
+      CHECK_FALSE(talker.status.ok());
+      CHECK(talker.ends == 1);
+      CHECK(talker.failures <= 1);
+    }
   }
 }
 

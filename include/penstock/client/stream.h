@@ -45,6 +45,26 @@ namespace detail {
 
 inline constexpr std::size_t kMostBytes = std::numeric_limits<std::int32_t>::max();
 
+// While one lives, its stream's OnDone does not come.
+class StreamHold {
+ public:
+  StreamHold() = default;
+  explicit StreamHold(StreamCore* core) noexcept : core_(core) {}
+  StreamHold(StreamHold&& other) noexcept : core_(std::exchange(other.core_, nullptr)) {}
+  StreamHold& operator=(StreamHold&& other) noexcept {
+    std::swap(core_, other.core_);
+    return *this;
+  }
+  ~StreamHold() {
+    if (core_ != nullptr) core_->RemoveHold();
+  }
+
+  explicit operator bool() const noexcept { return core_ != nullptr; }
+
+ private:
+  StreamCore* core_ = nullptr;
+};
+
 // What the public reactors have in common.
 class StreamReactor : protected StreamEvents {
  public:
@@ -83,8 +103,16 @@ class StreamReactor : protected StreamEvents {
   StreamEvents& events() noexcept { return *this; }
   StreamCore::Prepared& prepared() noexcept { return prepared_; }
   StreamCore* core() const noexcept { return core_; }
+  // Empty before the opening, between two attempts at it, and once the stream is ending. Let go of it soon.
+  StreamHold Hold() noexcept { return StreamHold(core_ != nullptr && core_->AddHold() ? core_ : nullptr); }
 
  protected:
+  // Runs a method of the user's outside of gRPC's reactions, with a Hold(); what it throws ends the stream.
+  template <class Function>
+  void Guard(const char* where, Function&& function) noexcept {
+    core_->Run(where, std::forward<Function>(function));
+  }
+
   StreamStart AskRead(void* message) noexcept {
     if (core_ != nullptr) return core_->StartRead(message);
     if (prepared_.read != nullptr) return StreamStart::kBusy;

@@ -31,11 +31,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
+
+#include "penstock/runtime/detail/coalescer.h"
 
 namespace penstock::inline v0 {
 
@@ -51,6 +53,10 @@ struct WriteQueueSettings {
   std::size_t max_messages = 64;
   std::size_t max_bytes = std::size_t{1} << 20;
   WhenFull when_full = WhenFull::kRefuse;
+  // For dozens of busy streams whose messages answer others: a message that finds nothing under way is given to gRPC not at once, but with
+  // those that follow it until a hop to another thread has been made (tens of microseconds), which all such streams of the process
+  // share. A stream's first message never waits. With few streams it costs more than it spares.
+  bool coalesce = false;
 };
 
 enum class Queued : unsigned char {
@@ -61,7 +67,7 @@ enum class Queued : unsigned char {
 };
 
 template <class Reactor>
-class QueuedWrites : public Reactor {
+class QueuedWrites : public Reactor, private detail::Coalesced {
  public:
   using Message = typename Reactor::Written;
 
@@ -81,7 +87,8 @@ class QueuedWrites : public Reactor {
   // The message is left with what its place in the queue held before: valid, and good to be filled again.
   Queued Write(Message&& message) {
     return Add(message.ByteSizeLong(), [&](Place& place) {
-      std::swap(place.message, message);
+      using std::swap;  // A protobuf message has its own, which std's would not find.
+      swap(place.message, message);
       place.held = place.bytes;
     });
   }
@@ -118,7 +125,7 @@ class QueuedWrites : public Reactor {
   // How many wait.
   std::size_t waiting() const {
     std::lock_guard lock(mutex_);
-    return count_;
+    return waiting_.size();
   }
   // How many were dropped by kDropOldest.
   std::uint64_t dropped() const {
@@ -134,6 +141,7 @@ class QueuedWrites : public Reactor {
 
  private:
   using Reactor::StartWrite;
+  using ReactorHold = decltype(std::declval<Reactor&>().Hold());
 
   template <class Fill>
   Queued Add(std::size_t bytes, Fill fill) {
@@ -157,13 +165,15 @@ class QueuedWrites : public Reactor {
         // The hint of the message that gRPC has promises another: this one takes the place of what goes.
         while (!Fits(bytes)) DropFront();
       }
-      Place& place = AppendPlace();
-      place.bytes = bytes;
-      fill(place);
+      Places place = TakeFree();
+      place.front().bytes = bytes;
+      fill(place.front());
+      waiting_.splice(waiting_.end(), place);
       waiting_bytes_ += bytes;
       if (writing_) return Queued::kQueued;
       writing_ = true;
       TakeFront();
+      if (settings_.coalesce && written_ && WaitForOthers()) return Queued::kQueued;
     }
     if (StartCurrent()) return Queued::kQueued;
     std::lock_guard lock(mutex_);
@@ -178,9 +188,11 @@ class QueuedWrites : public Reactor {
     bool tell = false;
     {
       std::lock_guard lock(mutex_);
+      written_ = true;
+      Free(current_);
       if (!ok) {
         tell = Fail();
-      } else if (count_ > 0) {
+      } else if (!waiting_.empty()) {
         TakeFront();
         start = true;
       } else {
@@ -189,7 +201,7 @@ class QueuedWrites : public Reactor {
         // A client's stream again: where the queue was full before the stream was opened, there was nothing to end yet.
         end = overflowed_ && kHalfCloses;
       }
-      if (ok && refused_ && count_ <= settings_.max_messages / 2 && waiting_bytes_ <= settings_.max_bytes / 2) {
+      if (ok && refused_ && waiting_.size() <= settings_.max_messages / 2 && waiting_bytes_ <= settings_.max_bytes / 2) {
         refused_ = false;
         writable_due_ = true;
         tell = ClaimTelling();
@@ -202,6 +214,25 @@ class QueuedWrites : public Reactor {
     if (close) Close();
     if (end) EndStream();
     if (tell) Tell();
+  }
+
+  std::size_t StartCoalesced() noexcept final {
+    ReactorHold hold;  // Let go of last: the reactor may end then.
+    std::size_t messages = 0;
+    {
+      std::lock_guard lock(mutex_);
+      hold = std::move(hold_);
+      messages = 1 + waiting_.size();
+      current_hint_ = !waiting_.empty();
+    }
+    if (StartCurrent()) return messages;
+    bool tell = false;
+    {
+      std::lock_guard lock(mutex_);
+      tell = Fail();
+    }
+    if (tell) this->Guard("OnWritesFailed", [this] { Tell(); });
+    return messages;
   }
 
   // The next message may have been written, and its OnWriteDone be under way, before this one has told what it found. So one
@@ -235,7 +266,7 @@ class QueuedWrites : public Reactor {
   bool StartCurrent() {
     grpc::WriteOptions options;
     if (current_hint_) options.set_buffer_hint();
-    const auto started = this->StartWrite(&current_, options);
+    const auto started = this->StartWrite(&current_.front().message, options);
     if constexpr (std::is_same_v<decltype(started), const bool>) {
       return started;
     } else {
@@ -259,48 +290,50 @@ class QueuedWrites : public Reactor {
   }
 
   // The rest with the lock held.
+
+  // True: StartCoalesced() will come.
+  bool WaitForOthers() {
+    if (!detail::Coalescer::Get().Pays()) return false;
+    hold_ = this->Hold();
+    if (!hold_) return false;
+    detail::Coalescer::Get().Add(*this);
+    return true;
+  }
+
   struct Place {
     Message message;
-    std::size_t bytes = 0;
-    std::size_t held = 0;  // The most that its memory has held.
+    std::size_t bytes = 0;  // As sent.
+    std::size_t held = 0;   // The most that its memory has held.
   };
+  // Places move from list to list; their messages stay where they are, for gRPC reads them there.
+  using Places = std::list<Place>;
 
   bool Fits(std::size_t bytes) const {
-    return count_ < settings_.max_messages && waiting_bytes_ + bytes <= settings_.max_bytes;
+    return waiting_.size() < settings_.max_messages && waiting_bytes_ + bytes <= settings_.max_bytes;
   }
-  Place& AppendPlace() {
-    if (count_ == ring_.size()) {
-      // In order, so that what is added comes last.
-      std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
-      first_ = 0;
-      ring_.resize(std::min(std::max<std::size_t>(4, ring_.size() * 2), settings_.max_messages));
-    }
-    Place& place = ring_[(first_ + count_++) % ring_.size()];
-    kept_bytes_ -= place.held;
+  // A list of one.
+  Places TakeFree() {
+    if (free_.empty()) return Places(1);
+    free_bytes_ -= free_.front().held;
+    Places place;
+    place.splice(place.begin(), free_, free_.begin());
     return place;
   }
-  // Ends the waiting of the first place; the memory of its message is kept, if there is room for that.
-  void FreeFront() {
-    Place& place = ring_[first_];
-    waiting_bytes_ -= place.bytes;
-    if (kept_bytes_ + place.held > settings_.max_bytes) {
-      Message freed;
-      std::swap(place.message, freed);
-      place.held = 0;
-    }
-    kept_bytes_ += place.held;
-    first_ = (first_ + 1) % ring_.size();
-    --count_;
+  // The first place of `from` is free again; the memory of its message is kept, if there is room for that.
+  void Free(Places& from) {
+    if (free_bytes_ + from.front().held > settings_.max_bytes) return from.pop_front();
+    free_bytes_ += from.front().held;
+    free_.splice(free_.begin(), from, from.begin());
   }
   void DropFront() {
-    FreeFront();
+    waiting_bytes_ -= waiting_.front().bytes;
+    Free(waiting_);
     ++dropped_;
   }
   void TakeFront() {
-    std::swap(current_, ring_[first_].message);
-    std::swap(current_held_, ring_[first_].held);
-    FreeFront();
-    current_hint_ = count_ > 0;
+    waiting_bytes_ -= waiting_.front().bytes;
+    current_.splice(current_.begin(), waiting_, waiting_.begin());
+    current_hint_ = !waiting_.empty();
   }
   // For the stream's end.
   void StopTaking() {
@@ -317,21 +350,22 @@ class QueuedWrites : public Reactor {
   }
   bool ClaimTelling() { return !std::exchange(telling_, true); }
   void Drop() {
-    ring_.clear();
-    first_ = 0;
-    count_ = 0;
+    waiting_.clear();
     waiting_bytes_ = 0;
+    free_.clear();
+    free_bytes_ = 0;
   }
 
   WriteQueueSettings settings_;
   mutable std::mutex mutex_;
-  std::vector<Place> ring_;
-  std::size_t first_ = 0;
-  std::size_t count_ = 0;
+  Places waiting_;
+  Places current_;  // The one that gRPC has, if any.
+  Places free_;     // The one that was written last comes first.
   std::size_t waiting_bytes_ = 0;
-  std::size_t kept_bytes_ = 0;
+  std::size_t free_bytes_ = 0;  // That they hold.
   std::uint64_t dropped_ = 0;
-  bool writing_ = false;       // gRPC has current_.
+  bool writing_ = false;       // gRPC has current_, or will once StartCoalesced() has come.
+  bool written_ = false;       // The first message has been.
   bool closed_ = false;        // Nothing is taken any more.
   bool closing_ = false;       // The half-close or the finish comes once everything has been written.
   bool overflowed_ = false;    // The stream is ended because the queue was full.
@@ -340,9 +374,8 @@ class QueuedWrites : public Reactor {
   bool failure_due_ = false;   // ... or OnWritesFailed(), ...
   bool telling_ = false;       // ... by the thread that has set this.
   std::optional<grpc::Status> last_status_;
-  Message current_;
-  std::size_t current_held_ = 0;
   bool current_hint_ = false;
+  ReactorHold hold_;  // Until StartCoalesced() has come.
 };
 
 }  // namespace penstock::inline v0

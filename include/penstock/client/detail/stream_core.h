@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -80,6 +81,11 @@ class StreamCore : public CallCore {
   StreamStart StartRead(void* message) noexcept;
   StreamStart StartWrite(Write write) noexcept;
   StreamStart StartWritesDone() noexcept;
+  // False where no attempt runs. Until RemoveHold() the stream does not end.
+  bool AddHold() noexcept;
+  void RemoveHold() noexcept { GrpcRemoveHold(); }
+  // As one of the reactions, with a hold.
+  void Run(const char* name, const std::function<void()>& reaction) noexcept;
 
   // The headers of the stream; none before it has opened and after its end.
   const ServerMetadata& headers() const noexcept {
@@ -134,8 +140,9 @@ class StreamCore : public CallCore {
 
   // The reactions' parts.
   void TellOpened() noexcept;
-  void ReadEndedInOrder(bool ok) noexcept;
-  void NoMoreReads() noexcept;
+  void TellOpened(std::unique_lock<std::mutex>& lock) noexcept;  // Without the lock meanwhile.
+  void ReadEndedInOrder(std::unique_lock<std::mutex> lock, bool ok) noexcept;
+  void NoMoreReads(std::unique_lock<std::mutex> lock) noexcept;
   void AwaitStatus() noexcept;
   void TellRead() noexcept;
   void TellKept() noexcept;
