@@ -12,8 +12,7 @@ namespace penstock::inline v0::detail {
 
 // The opening.
 
-void StreamCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&& options, StreamEvents& events,
-                       Prepared prepared) noexcept {
+void StreamCore::Take(StreamEvents& events, Prepared prepared) noexcept {
   events_ = &events;
   user_message_ = prepared.read;
   largest_write_ = prepared.request_bytes;
@@ -25,9 +24,16 @@ void StreamCore::Begin(ClientState& state, const MethodInfo& method, CallOptions
     write_.Asked(prepared.write->options.is_last_message());
   }
   if (prepared.writes_done) write_.WritesDoneAsked();
+}
 
+void StreamCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&& options) noexcept {
   AddReference();  // The driver's, until the end.
-  CallCore::Begin(state, method, std::move(options), largest_write_);
+  std::size_t bytes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    bytes = largest_write_;
+  }
+  CallCore::Begin(state, method, std::move(options), bytes);
 }
 
 void StreamCore::StartAttempt(void* async, const std::shared_ptr<grpc::Channel>& channel, grpc::ClientContext* context,

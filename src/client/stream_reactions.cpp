@@ -72,6 +72,7 @@ void StreamCore::TellOpened() noexcept {
   state_->NoteConnected();
   if (sampled()) state_->NoteConnection(*context_);
   Decided(RetryDecision::kSucceeded);
+  (void)context_->GetServerInitialMetadata();  // gRPC fills its map when it is first asked, without a lock: not by two reactions at once.
   Tell("OnOpened", [this] { events_->OnOpened(); });
 }
 
@@ -99,8 +100,9 @@ void StreamCore::NoMoreReads(std::unique_lock<std::mutex> lock) noexcept {
   const bool opened = opening_ == Opening::kOpened;
   const bool tell = opened && read_.Ended();
   lock.unlock();
-  if (opened) AwaitStatus();
   if (tell) Tell("OnReadDone", [this] { events_->OnReadDone(false); });
+  // After what the user takes his time for: until the hold is let go of, the status could not be told.
+  if (opened) AwaitStatus();
   GrpcRemoveHold();
 }
 

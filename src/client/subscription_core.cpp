@@ -76,6 +76,7 @@ void SubscriptionCore::OpenNext() noexcept {
   Prepare(prepared);
   prepared.read = Message();
   prepared.subscribed = true;
+  stream->Take(*this, prepared);
   {
     std::lock_guard lock(mutex_);
     stream_ = stream;
@@ -89,7 +90,7 @@ void SubscriptionCore::OpenNext() noexcept {
     GiveSlot();
     return EndCancelled(word_.reason(), false);
   }
-  stream->Begin(*state_, *method_, std::move(options), *this, prepared);
+  stream->Begin(*state_, *method_, std::move(options));
   // Nothing of the subscription may be touched from here on: the stream may have ended.
 }
 

@@ -27,8 +27,10 @@
 
 #include <grpcpp/support/client_callback.h>
 
+#include <atomic>
 #include <cstddef>
 #include <limits>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -72,18 +74,19 @@ class StreamReactor : protected StreamEvents {
   StreamReactor(const StreamReactor&) = delete;
   StreamReactor& operator=(const StreamReactor&) = delete;
   virtual ~StreamReactor() {
-    if (core_ != nullptr) core_->Release();
+    if (StreamCore* const opened = core()) opened->Release();
   }
 
   // Ends the stream soon with CANCELLED; nothing before Open() and after the end.
   void Cancel() noexcept {
-    if (core_ != nullptr) core_->Cancel(CancelReason::kCaller);
+    if (StreamCore* const opened = core()) opened->Cancel(CancelReason::kCaller);
   }
 
   // The headers that the server sent; from OnOpened on, until OnDone returns.
   const ServerMetadata& ServerHeaders() const noexcept {
     static const ServerMetadata none;
-    return core_ != nullptr ? core_->headers() : none;
+    const StreamCore* const opened = core();
+    return opened != nullptr ? opened->headers() : none;
   }
 
   // The stream has opened: the server's headers, its first message or an OK end have arrived. Once, or never.
@@ -91,54 +94,82 @@ class StreamReactor : protected StreamEvents {
   // The stream has ended, or never opened. Once, and the last of all.
   using StreamEvents::OnDone;
 
-  // For Client::Open() and penstock's own parts; takes over the reference.
+  // For Client::Open() and penstock's own parts; takes over the reference. What was asked before goes to the core with it, as what is
+  // asked by other threads from then on does.
   bool Adopt(StreamCore* core) noexcept {
-    if (core_ != nullptr) {
+    std::lock_guard lock(mutex_);
+    // relaxed: written under the lock only.
+    if (core_.load(std::memory_order_relaxed) != nullptr) {
       core->Release();
       return false;
     }
-    core_ = core;
+    core->Take(*this, prepared_);
+    core_.store(core, std::memory_order_release);  // Publishes what it has taken.
     return true;
   }
-  StreamEvents& events() noexcept { return *this; }
+  // By Client::Open(), before Adopt().
   StreamCore::Prepared& prepared() noexcept { return prepared_; }
-  StreamCore* core() const noexcept { return core_; }
+  StreamCore* core() const noexcept { return core_.load(std::memory_order_acquire); }  // acquire: see Adopt()
   // Empty before the opening, between two attempts at it, and once the stream is ending. Let go of it soon.
-  StreamHold Hold() noexcept { return StreamHold(core_ != nullptr && core_->AddHold() ? core_ : nullptr); }
+  StreamHold Hold() noexcept {
+    StreamCore* const opened = core();
+    return StreamHold(opened != nullptr && opened->AddHold() ? opened : nullptr);
+  }
 
  protected:
   // Runs a method of the user's outside of gRPC's reactions, with a Hold(); what it throws ends the stream.
   template <class Function>
   void Guard(const char* where, Function&& function) noexcept {
-    core_->Run(where, std::forward<Function>(function));
+    core()->Run(where, std::forward<Function>(function));
   }
 
   StreamStart AskRead(void* message) noexcept {
-    if (core_ != nullptr) return core_->StartRead(message);
-    if (prepared_.read != nullptr) return StreamStart::kBusy;
-    prepared_.read = message;
-    return StreamStart::kStarted;
+    return Ask([&](StreamCore& opened) { return opened.StartRead(message); },
+               [&] {
+                 if (prepared_.read != nullptr) return StreamStart::kBusy;
+                 prepared_.read = message;
+                 return StreamStart::kStarted;
+               });
   }
   template <class Request>
   StreamStart AskWrite(const Request* message, grpc::WriteOptions options) noexcept {
     const StreamCore::Write write{message, options, BytesOf(*message)};
     // gRPC would abort: a message's length has 31 bits.
     if (write.bytes > kMostBytes) return StreamStart::kTooLarge;
-    if (core_ != nullptr) return core_->StartWrite(write);
-    if (prepared_.writes_done || (prepared_.write && prepared_.write->options.is_last_message())) return StreamStart::kHalfClosed;
-    if (prepared_.write) return StreamStart::kBusy;
-    prepared_.write = write;
-    return StreamStart::kStarted;
+    return Ask([&](StreamCore& opened) { return opened.StartWrite(write); },
+               [&] {
+                 if (half_closes()) return StreamStart::kHalfClosed;
+                 if (prepared_.write) return StreamStart::kBusy;
+                 prepared_.write = write;
+                 return StreamStart::kStarted;
+               });
   }
   StreamStart AskWritesDone() noexcept {
-    if (core_ != nullptr) return core_->StartWritesDone();
-    if (prepared_.writes_done || (prepared_.write && prepared_.write->options.is_last_message())) return StreamStart::kHalfClosed;
-    prepared_.writes_done = true;
-    return StreamStart::kStarted;
+    return Ask([](StreamCore& opened) { return opened.StartWritesDone(); },
+               [&] {
+                 if (half_closes()) return StreamStart::kHalfClosed;
+                 prepared_.writes_done = true;
+                 return StreamStart::kStarted;
+               });
   }
 
  private:
-  StreamCore* core_ = nullptr;
+  // Of the core, or, before Open(), of what is prepared for it.
+  template <class Start, class Prepare>
+  StreamStart Ask(const Start& start, const Prepare& prepare) noexcept {
+    if (StreamCore* const opened = core()) [[likely]] return start(*opened);
+    {
+      std::lock_guard lock(mutex_);
+      if (core_.load(std::memory_order_relaxed) == nullptr) return prepare();  // relaxed: as in Adopt()
+    }
+    return start(*core());
+  }
+  bool half_closes() const noexcept {
+    return prepared_.writes_done || (prepared_.write && prepared_.write->options.is_last_message());
+  }
+
+  std::atomic<StreamCore*> core_{nullptr};
+  std::mutex mutex_;  // Of the opening.
   StreamCore::Prepared prepared_;
 };
 
@@ -210,7 +241,7 @@ namespace detail {
 template <class Core>
 bool OpenStream(ClientState& state, const MethodInfo& method, Core* core, CallOptions&& options, StreamReactor& reactor) {
   if (!reactor.Adopt(core)) return false;
-  core->Begin(state, method, std::move(options), reactor.events(), reactor.prepared());
+  core->Begin(state, method, std::move(options));
   return true;
 }
 

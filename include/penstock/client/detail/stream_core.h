@@ -8,7 +8,7 @@
 //     driver (see CallWord)   everything that is not atomic and not under mutex_
 //     gRPC's reactions        come from several threads at once; OnDone after all others
 //     mutex_                  the two sides and what says which of gRPC's operations may be started; never held while gRPC
-//                             or the user is called
+//                             (but for its count of holds) or the user is called
 //
 // A hold on gRPC's reactor stands from the start of an attempt until a read fails. So starts from any thread are safe, and the
 // end is heard at once, since a read is posted whenever none of the user's is kept from him (ReadSide).
@@ -72,12 +72,14 @@ class StreamCore : public CallCore {
     bool subscribed = false;        // It is one of a subscription's.
   };
 
-  // Opens the stream. Runs none of the events; they may run on another thread before this returns. The caller's reference
-  // stays his.
-  void Begin(ClientState& state, const MethodInfo& method, CallOptions&& options, StreamEvents& events,
-             Prepared prepared) noexcept;
+  // Who is told of the stream, and what was asked for before it is opened. From then on all of the following may be called, from any
+  // thread, while the user's reactor lives.
+  void Take(StreamEvents& events, Prepared prepared) noexcept;
 
-  // Any thread, while the user's reactor lives.
+  // Opens the stream, after Take(). Runs none of the events; they may run on another thread before this returns. The caller's
+  // reference stays his.
+  void Begin(ClientState& state, const MethodInfo& method, CallOptions&& options) noexcept;
+
   StreamStart StartRead(void* message) noexcept;
   StreamStart StartWrite(Write write) noexcept;
   StreamStart StartWritesDone() noexcept;
