@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "client/channel.h"
-#include "client/user_code.h"
 #include "runtime/log.h"
 #include "runtime/loop.h"
+#include "runtime/thrown.h"
 
 namespace penstock::inline v0::detail {
 

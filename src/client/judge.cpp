@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "client/user_code.h"
 #include "penstock/runtime/callback_thread.h"
+#include "runtime/thrown.h"
 
 namespace penstock::inline v0::detail {
 

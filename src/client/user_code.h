@@ -4,23 +4,12 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <string>
 
 #include "penstock/runtime/callback_thread.h"
+#include "runtime/thrown.h"
 
 namespace penstock::inline v0::detail {
-
-// In a handler: what it caught, in words.
-inline std::string WhatWasThrown() noexcept {
-  try {
-    throw;
-  } catch (const std::exception& exception) {
-    return exception.what();
-  } catch (...) {
-    return "something that is no std::exception";
-  }
-}
 
 // Runs `code`, which errors name `name`. Returns what it threw, in words; empty when it returned.
 template <class Code>

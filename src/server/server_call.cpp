@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <typeinfo>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "runtime/pushback.h"
 #include "runtime/status_code.h"
 #include "runtime/status_text.h"
+#include "runtime/thrown.h"
 #include "server_core.h"
 
 namespace penstock::inline v0 {
@@ -88,11 +88,8 @@ grpc::Status StatusOfException(ServerCall* call, const char* where) noexcept {
     throw;
   } catch (const grpc::Status& status) {
     return status;
-  } catch (const std::exception& exception) {
-    const char* what = exception.what();
-    text = what != nullptr ? what : "an exception without a text";
   } catch (...) {
-    text = "an exception that is no std::exception";
+    text = WhatWasThrown();
   }
   if (call == nullptr) {
     Log(LogSeverity::kError, "{} threw: {}", where, text);

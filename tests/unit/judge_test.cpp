@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -21,6 +22,10 @@ Classification Default(int code, const std::vector<std::string>& pushback = {}) 
   for (const std::string& value : pushback) trailers.emplace("grpc-retry-pushback-ms", value);
   return DefaultClassify("/a.B/C", grpc::Status(static_cast<grpc::StatusCode>(code), ""), trailers);
 }
+
+struct Silent : std::exception {
+  const char* what() const noexcept override { return nullptr; }
+};
 
 }  // namespace
 
@@ -136,6 +141,9 @@ TEST_CASE("C11: a Classify that throws stops, ignored") {
   const Answer unknown =
       AskClassify([](auto, const auto&, const auto&) -> Classification { throw 7; }, "/a.B/C", status, {});
   CHECK(unknown.fault == "Classify threw: something that is no std::exception");
+  const Answer silent = AskClassify([](auto, const auto&, const auto&) -> Classification { throw Silent(); }, "/a.B/C", status, {});
+  CHECK(silent.fault == "Classify threw: an exception without a text");
+  CHECK(silent.classification == kIgnore);
 }
 
 TEST_CASE("C1: the status says whether success or stop ends the call") {
