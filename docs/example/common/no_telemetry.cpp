@@ -11,6 +11,7 @@ std::string Telemetry::Check(const std::string& where) {
 
 Telemetry::Telemetry(const std::string&, const std::string&) {}
 Telemetry::~Telemetry() = default;
+void Telemetry::Flush() const {}
 std::shared_ptr<penstock::ClientObserver> Telemetry::ForClient() const { return nullptr; }
 std::vector<std::shared_ptr<penstock::ServerObserver>> Telemetry::ForServer() const { return {}; }
 
