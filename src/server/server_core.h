@@ -113,6 +113,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   // Over all methods; and which they are.
   std::uint64_t Sum(CountOf count) const noexcept;
   std::string Names(CountOf count) const;
+  // Health checks apart.
   std::uint64_t Started() const noexcept;
 
   // The shutdown's thread, from creation to the end.
@@ -122,7 +123,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   void TakeDown();
   void StartTimer(std::shared_ptr<Timeout>& timer, Duration after, std::uint32_t event);
   void StopListening();
-  void NoteArrivals(TimePoint now);
+  void NoteArrivals(TimePoint now, std::uint64_t started);
 
   ServerSettings settings_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;

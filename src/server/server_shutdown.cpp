@@ -121,10 +121,11 @@ void ServerCore::Drive() noexcept {
     if ((events & kDown) != 0) plan_.Stopped();
     if (plan_.ticking()) {
       const TimePoint now = RealNow();
-      NoteArrivals(now);
+      const std::uint64_t started = Started();
+      NoteArrivals(now, started);
       const bool counted = plan_.state() == ShutdownPlan::State::kEmptying || plan_.state() == ShutdownPlan::State::kLingering;
       Act(plan_.Tick({now, counted ? ServerConnections(channelz_id_) : std::nullopt, Sum(&MethodState::InFlight),
-                      Sum(&MethodState::Unanswered)}));
+                      Sum(&MethodState::Unanswered), started}));
     }
     state_.store(StateOf(plan_.state()), std::memory_order_release);
     if (plan_.state() != ShutdownPlan::State::kStopped) continue;
@@ -178,16 +179,15 @@ void ServerCore::Act(const ShutdownActions& actions) {
 }
 
 // Calls that still arrive well after the drain say that its premise does not hold (V3): told once.
-void ServerCore::NoteArrivals(TimePoint now) {
+void ServerCore::NoteArrivals(TimePoint now, std::uint64_t started) {
   if (told_arrivals_ || plan_.state() != ShutdownPlan::State::kEmptying) return;
   if (arrivals_noted_at_ == TimePoint{}) {
     if (now - leaving_since_ < kLatecomers) return;
     arrivals_noted_at_ = now;
-    started_then_ = Started();
+    started_then_ = started;
     return;
   }
-  const std::uint64_t arrived = Started() - started_then_;
-  if (arrived == 0) return;
+  if (started == started_then_) return;
   told_arrivals_ = true;
   Log(LogSeverity::kWarning,
       "shutdown: calls still arrive {} ms after the drain. New connections still reach this server (its endpoint is still "

@@ -1,5 +1,7 @@
 #include "shutdown_plan.h"
 
+#include <utility>
+
 namespace penstock::inline v0::detail {
 
 ShutdownActions ShutdownPlan::Begin() noexcept {
@@ -84,6 +86,8 @@ ShutdownActions ShutdownPlan::Tick(const ShutdownView& view) noexcept {
       return actions;
 
     case State::kEmptying:
+      // A call that came and went since the last look was in flight, too.
+      if (view.in_flight > 0 || std::exchange(started_, view.started) != view.started) quiet_since_.reset();
       if (view.in_flight == 0) {
         if (order_ == ShutdownOrder::kStopFirst) {
           state_ = State::kLingering;
@@ -92,8 +96,6 @@ ShutdownActions ShutdownPlan::Tick(const ShutdownView& view) noexcept {
         }
         if (!quiet_since_) quiet_since_ = view.now;
         if (view.now - *quiet_since_ >= kQuiet) return Stop(view, false);
-      } else {
-        quiet_since_.reset();
       }
       // Each client has read its GOAWAY. Handlers whose clients are gone may still run: coming down waits for them.
       if (view.connections == 0) return Stop(view, false);

@@ -27,6 +27,7 @@ struct ShutdownView {
   std::optional<int> connections;  // without those in their handshake; nothing when it cannot be told
   std::uint64_t in_flight = 0;     // calls and streams
   std::uint64_t unanswered = 0;    // those of them that have no status yet
+  std::uint64_t started = 0;       // since the server's start, health checks apart
 };
 
 class ShutdownPlan {
@@ -75,6 +76,7 @@ class ShutdownPlan {
   TimePoint since_{};    // of the state
   TimePoint expired_at_{};
   std::optional<TimePoint> quiet_since_;
+  std::uint64_t started_ = 0;  // as last seen
 };
 
 }  // namespace penstock::inline v0::detail

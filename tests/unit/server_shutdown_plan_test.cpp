@@ -90,6 +90,21 @@ TEST_CASE("V3: it stops after 2 s in which nothing was in flight, counted anew b
   CHECK_FALSE(plan.abandoned());
 }
 
+TEST_CASE("V3: a call that came and went between two looks is one, too") {
+  ShutdownPlan plan = Emptying();
+  const auto look = [&](Duration after, std::uint64_t started) {
+    return plan.Tick({.now = kStart + after, .connections = 1, .in_flight = 0, .unanswered = 0, .started = started}).stop;
+  };
+  CHECK_FALSE(look(1s, 7));
+  CHECK_FALSE(look(2990ms, 8));
+  CHECK_FALSE(look(3s, 8));
+  CHECK_FALSE(look(4980ms, 8));
+  CHECK_FALSE(look(4985ms, 9));
+  CHECK_FALSE(look(6984ms, 9));
+  CHECK(look(6985ms, 9));
+  CHECK_FALSE(plan.abandoned());
+}
+
 TEST_CASE("V3: the grace's end ends streams that were not, waits 100 ms for that, and abandons what is in flight") {
   ShutdownPlan plan = Leaving();
   const ShutdownActions actions = plan.Expire(kStart + 200ms);
