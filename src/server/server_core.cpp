@@ -192,28 +192,28 @@ std::optional<grpc::Status> ServerCore::Admit(ServerCall& call) noexcept {
     }
     call.capped_ = true;
   }
+  constexpr char kWhere[] = "the authenticator or a filter";
+  Refusal refusal = Refusal::kUnauthenticated;
+  grpc::Status status;
   try {
     UserCodeScope in_user_code;
     if (settings_.authenticator) {
       Identity identity;
-      grpc::Status status = settings_.authenticator->Authenticate(call, identity);
-      if (!status.ok()) {
-        NoteRefusal(call, Refusal::kUnauthenticated);
-        return status;
-      }
-      call.identity_ = std::move(identity);
+      status = settings_.authenticator->Authenticate(call, identity);
+      if (status.ok()) call.identity_ = std::move(identity);
     }
-    for (const auto& filter : settings_.filters) {
-      grpc::Status status = filter(call);
-      if (!status.ok()) {
-        NoteRefusal(call, Refusal::kFiltered);
-        return status;
-      }
-    }
+    if (status.ok()) refusal = Refusal::kFiltered;
+    for (auto filter = settings_.filters.begin(); status.ok() && filter != settings_.filters.end(); ++filter) status = (*filter)(call);
+  } catch (const grpc::Status& thrown) {
+    // It refuses as one that is returned does; but what was thrown over must not be taken for passed.
+    if (thrown.ok()) return ExceptionStatus(call, kWhere, "a grpc::Status that is OK");
+    status = thrown;
   } catch (...) {
-    return StatusOfException(&call, "the authenticator or a filter");
+    return StatusOfException(&call, kWhere);
   }
-  return std::nullopt;
+  if (status.ok()) return std::nullopt;
+  NoteRefusal(call, refusal);
+  return status;
 }
 
 grpc::Status ServerCore::ExceptionStatus(ServerCall& call, const char* where, const char* text) noexcept {

@@ -227,6 +227,46 @@ TEST_CASE("V7: observers and the access log see refused calls and exceptions, un
   CHECK(server->counts().exceptions == 2);
 }
 
+TEST_CASE("V6, V7: a status that an authenticator or a filter throws refuses the call as one that it returns; OK is none to throw") {
+  LogKeeper log;
+  GuardedEcho echo;
+  auto recorder = std::make_shared<Recorder>();
+  auto settings = LocalSettings();
+  settings.observers = {recorder};
+  settings.authenticator = BearerTokens([](std::string_view token) -> std::optional<Identity> {
+    if (token == "stale") throw grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "renew it");
+    if (token == "fine") throw grpc::Status(grpc::Status::OK);
+    return Identity{"", "alice", {}};
+  });
+  settings.filters.push_back([](ServerCall& call) -> grpc::Status {
+    if (call.client_metadata().count("forbidden") != 0) throw grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "no");
+    return grpc::Status::OK;
+  });
+  auto server = MakeServer(settings, {&echo});
+  auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+  const auto unary = [&](const char* authorization, bool forbidden = false) {
+    grpc::ClientContext context;
+    SetLimit(context);
+    context.AddMetadata("authorization", authorization);
+    if (forbidden) context.AddMetadata("forbidden", "1");
+    EchoResponse response;
+    return stub->Unary(&context, EchoRequest(), &response);
+  };
+  CHECK(unary("Bearer stale").error_message() == "renew it");
+  CHECK(unary("Bearer right", true).error_code() == grpc::StatusCode::PERMISSION_DENIED);
+  CHECK(unary("Bearer fine").error_code() == grpc::StatusCode::INTERNAL);
+  CHECK(echo.unary_calls == 0);
+  CHECK(unary("Bearer right").ok());
+
+  REQUIRE(Eventually([&] { return recorder->seen().size() == 4; }));
+  std::map<Refusal, int> refusals;
+  for (const auto& one : recorder->seen()) ++refusals[one.end.refusal];
+  CHECK(refusals == std::map<Refusal, int>{{Refusal::kNone, 2}, {Refusal::kUnauthenticated, 1}, {Refusal::kFiltered, 1}});
+  CHECK(server->counts().unauthenticated == 1);
+  CHECK(server->counts().filtered == 1);
+  CHECK(server->counts().exceptions == 1);
+}
+
 TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran into their deadline, and leaves health checks out") {
   GuardedEcho echo;
   Replies replies;

@@ -12,7 +12,8 @@
 // Threads: called on gRPC's callback threads, many at once; must not block.
 // Ownership: shared with the server.
 // Time: none.
-// Errors: an exception ends the call with INTERNAL; the handler does not see it.
+// Errors: an exception ends the call with INTERNAL, a thrown grpc::Status refuses it as a returned one does; the handler does not
+// see it.
 
 #include <grpcpp/support/status.h>
 

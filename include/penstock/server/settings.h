@@ -86,7 +86,8 @@ struct ServerSettings {
   // stay out of it (probes come once a second); observers see them.
   std::function<void(const AccessLogEntry&)> access_log{};
   std::shared_ptr<Authenticator> authenticator{};
-  // The program's own: the first status that is not OK ends the call. They must not block; what they throw is INTERNAL.
+  // The program's own: the first status that is not OK ends the call, returned or thrown. They must not block; what else they
+  // throw is INTERNAL.
   std::vector<std::function<grpc::Status(ServerCall&)>> filters{};
 
   // Sends what() of a handler's exception to the client. It may hold secrets.
