@@ -7,7 +7,6 @@
 #include <opentelemetry/sdk/logs/read_write_log_record.h>
 #include <opentelemetry/sdk/logs/simple_log_record_processor.h>
 #include <opentelemetry/sdk/metrics/meter_provider.h>
-#include <opentelemetry/sdk/metrics/metric_reader.h>
 #include <opentelemetry/sdk/trace/exporter.h>
 #include <opentelemetry/sdk/trace/simple_processor.h>
 #include <opentelemetry/sdk/trace/span_data.h>
@@ -17,6 +16,8 @@
 #include <mutex>
 #include <type_traits>
 #include <utility>
+
+#include "testing/point_reader.h"
 
 namespace penstock::inline v0::testing {
 
@@ -155,18 +156,6 @@ class LogRecorder final : public sdk::logs::LogRecordExporter {
   const std::shared_ptr<Recorded<RecordedLog>> recorded_;
 };
 
-// Collects when it is asked.
-class PointReader final : public sdk::metrics::MetricReader {
- public:
-  sdk::metrics::AggregationTemporality GetAggregationTemporality(sdk::metrics::InstrumentType) const noexcept override {
-    return sdk::metrics::AggregationTemporality::kCumulative;
-  }
-
- private:
-  bool OnForceFlush(std::chrono::microseconds) noexcept override { return true; }
-  bool OnShutDown(std::chrono::microseconds) noexcept override { return true; }
-};
-
 double NumberOf(const sdk::metrics::ValueType& value) {
   return nostd::visit([](auto number) { return static_cast<double>(number); }, value);
 }
@@ -190,10 +179,6 @@ RecordedPoint PointOf(const sdk::metrics::InstrumentDescriptor& instrument,
   return point;
 }
 
-}  // namespace
-
-namespace {
-
 // By value: nostd::shared_ptr converts rvalues alone.
 template <class T>
 nostd::shared_ptr<T> Copy(nostd::shared_ptr<T> provider) {
@@ -205,7 +190,7 @@ nostd::shared_ptr<T> Copy(nostd::shared_ptr<T> provider) {
 struct Telemetry::Impl {
   std::shared_ptr<Recorded<RecordedSpan>> spans = std::make_shared<Recorded<RecordedSpan>>();
   std::shared_ptr<Recorded<RecordedLog>> logs = std::make_shared<Recorded<RecordedLog>>();
-  std::shared_ptr<PointReader> reader = std::make_shared<PointReader>();
+  std::shared_ptr<detail::PointReader> reader = std::make_shared<detail::PointReader>();
 
   // Under mutex.
   std::vector<RecordedPoint> Points() const;

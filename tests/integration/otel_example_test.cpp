@@ -19,12 +19,13 @@
 #include "penstock/client/client.h"
 #include "penstock/testing/telemetry.h"
 #include "support/server_fixture.h"
+#include "testing/point_reader.h"
 
 namespace {
 
 namespace sdk = opentelemetry::sdk;
 
-// The exporters of a real program stand for these.
+// The exporter of a real program stands for it.
 class CountingExporter final : public sdk::trace::SpanExporter {
  public:
   explicit CountingExporter(std::atomic<int>& spans) : spans_(spans) {}
@@ -39,17 +40,6 @@ class CountingExporter final : public sdk::trace::SpanExporter {
 
  private:
   std::atomic<int>& spans_;
-};
-
-class Reader final : public sdk::metrics::MetricReader {
- public:
-  sdk::metrics::AggregationTemporality GetAggregationTemporality(sdk::metrics::InstrumentType) const noexcept override {
-    return sdk::metrics::AggregationTemporality::kCumulative;
-  }
-
- private:
-  bool OnForceFlush(std::chrono::microseconds) noexcept override { return true; }
-  bool OnShutDown(std::chrono::microseconds) noexcept override { return true; }
 };
 
 std::shared_ptr<penstock::otel::Telemetry> SetUp(std::shared_ptr<sdk::metrics::MetricReader> reader,
@@ -72,7 +62,7 @@ namespace {
 
 TEST_CASE("docs/observability.md: a program's own providers record the calls of a client and a server") {
   std::atomic<int> spans{0};
-  auto reader = std::make_shared<Reader>();
+  auto reader = std::make_shared<testing::detail::PointReader>();
   const auto telemetry = SetUp(reader, sdk::trace::SimpleSpanProcessorFactory::Create(std::make_unique<CountingExporter>(spans)));
   GuardedEcho service;
   auto server = Server::Create(

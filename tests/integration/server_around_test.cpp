@@ -137,6 +137,28 @@ class Recorder final : public ServerObserver {
   std::vector<std::string> unknown_;
 };
 
+// Keeps a line for each entry of an access log: method, subject where there is one, code.
+class AccessLines {
+ public:
+  std::function<void(const AccessLogEntry&)> Keeper() {
+    return [this](const AccessLogEntry& entry) {
+      CHECK(entry.peer.starts_with("ipv4:127.0.0.1:"));
+      const std::string subject = entry.identity.subject.empty() ? "" : entry.identity.subject + " ";
+      std::lock_guard lock(mutex_);
+      lines_.push_back(std::string(entry.method) + " " + subject + std::to_string(entry.end.code));
+    };
+  }
+
+  std::vector<std::string> lines() const {
+    std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
 TEST_CASE("V7: observers and the access log see refused calls and exceptions, unary and stream; the handler sees neither refusal") {
   LogKeeper log;
   GuardedEcho echo;
@@ -148,15 +170,10 @@ TEST_CASE("V7: observers and the access log see refused calls and exceptions, un
     return grpc::Status::OK;
   };
   auto recorder = std::make_shared<Recorder>();
-  std::mutex mutex;
-  std::vector<std::string> access;
+  AccessLines access;
   auto settings = LocalSettings();
   settings.observers = {recorder};
-  settings.access_log = [&](const AccessLogEntry& entry) {
-    std::lock_guard lock(mutex);
-    access.push_back(std::string(entry.method) + " " + entry.identity.subject + " " + std::to_string(entry.end.code));
-    CHECK(entry.peer.starts_with("ipv4:127.0.0.1"));
-  };
+  settings.access_log = access.Keeper();
   settings.authenticator = BearerTokens([](std::string_view token) -> std::optional<Identity> {
     if (token == "boom") throw std::runtime_error("no store");
     if (token != "right") return std::nullopt;
@@ -219,9 +236,9 @@ TEST_CASE("V7: observers and the access log see refused calls and exceptions, un
   CHECK(filtered == 1);
   CHECK(threw == 2);
   CHECK(alice == 4);
-  std::lock_guard lock(mutex);
-  CHECK(access.size() == 9);
-  CHECK(std::count(access.begin(), access.end(), "/penstock.test.v1.Echo/Unary alice 0") == 1);
+  const std::vector<std::string> lines = access.lines();
+  CHECK(lines.size() == 9);
+  CHECK(std::count(lines.begin(), lines.end(), "/penstock.test.v1.Echo/Unary alice 0") == 1);
   CHECK(server->counts().unauthenticated == 4);
   CHECK(server->counts().filtered == 1);
   CHECK(server->counts().exceptions == 2);
@@ -271,16 +288,11 @@ TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran
   GuardedEcho echo;
   Replies replies;
   echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) { replies.Keep(std::move(reply)); };
-  std::mutex mutex;
-  std::vector<std::string> access;
+  AccessLines access;
   auto recorder = std::make_shared<Recorder>();
   auto settings = LocalSettings();
   settings.observers = {recorder};
-  settings.access_log = [&](const AccessLogEntry& entry) {
-    std::lock_guard lock(mutex);
-    access.push_back(std::string(entry.method) + " " + std::to_string(entry.end.code));
-    CHECK(entry.peer.starts_with("ipv4:127.0.0.1:"));
-  };
+  settings.access_log = access.Keeper();
   auto server = MakeServer(settings, {&echo});
   auto channel = ChannelTo(AddressOf(*server));
   auto stub = v1::Echo::NewStub(channel);
@@ -295,12 +307,9 @@ TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran
 
   // A deadline ends a call at the server by its own timer or by the client's reset, whichever is first there.
   const auto logged = [&](std::size_t lines, const std::string& line, const std::string& or_line) {
-    REQUIRE(Eventually([&] {
-      std::lock_guard lock(mutex);
-      return access.size() == lines;
-    }));
-    std::lock_guard lock(mutex);
-    CHECK((access.back() == line || access.back() == or_line));
+    REQUIRE(Eventually([&] { return access.lines().size() == lines; }));
+    const std::string last = access.lines().back();
+    CHECK((last == line || last == or_line));
   };
   // Dropped before the server has heard of the call's end, a reply would be INTERNAL.
   const auto drop_reply = [&] {
@@ -348,15 +357,10 @@ TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran
 TEST_CASE("V7: a method that no service has is UNIMPLEMENTED, counted, and seen by observers and the access log") {
   GuardedEcho echo;
   auto recorder = std::make_shared<Recorder>();
-  std::mutex mutex;
-  std::vector<std::string> access;
+  AccessLines access;
   auto settings = LocalSettings();
   settings.observers = {recorder};
-  settings.access_log = [&](const AccessLogEntry& entry) {
-    std::lock_guard lock(mutex);
-    access.push_back(std::string(entry.method) + " " + std::to_string(entry.end.code));
-    CHECK(entry.peer.starts_with("ipv4:127.0.0.1"));
-  };
+  settings.access_log = access.Keeper();
   auto server = MakeServer(settings, {&echo});
   const std::vector<std::string> methods{"/penstock.test.v1.Echo/NoSuch", "/no.such.Service/Unary"};
   for (const std::string& method : methods) {
@@ -366,10 +370,7 @@ TEST_CASE("V7: a method that no service has is UNIMPLEMENTED, counted, and seen 
   }
   CHECK(recorder->unknown() == methods);
   CHECK(recorder->started == 0);
-  {
-    std::lock_guard lock(mutex);
-    CHECK(access == std::vector<std::string>{methods[0] + " 12", methods[1] + " 12"});
-  }
+  CHECK(access.lines() == std::vector<std::string>{methods[0] + " 12", methods[1] + " 12"});
   const ServerCounts counts = server->counts();
   CHECK(counts.unknown_methods == 2);
   CHECK(counts.started == 2);
