@@ -92,9 +92,10 @@ class Observer final : public ClientObserver {
  public:
   explicit Observer(Sinks sinks) : sinks_(std::move(sinks)) {}
 
-  ~Observer() override { OnEnded(); }
+  ~Observer() override { Forget(); }
 
   void OnCreated(std::shared_ptr<const ClientView> client) noexcept override {
+    if (!clients_.Enter(*client)) return;
     server_ = penstock::detail::NameOf(client->address());
     if (sinks_.logger) kept_address_ = KeptAddress(server_.address);
     if (!sinks_.instruments) return;
@@ -103,8 +104,7 @@ class Observer final : public ClientObserver {
   }
 
   void OnEnded() noexcept override {
-    if (entry_) sinks_.instruments->roster().Remove(*entry_);
-    entry_.reset();
+    if (clients_.Leave()) Forget();
   }
 
   std::unique_ptr<AttemptObservation> OnAttempt(const AttemptStart& start,
@@ -164,6 +164,11 @@ class Observer final : public ClientObserver {
   }
 
  private:
+  void Forget() noexcept {
+    if (entry_) sinks_.instruments->roster().Remove(*entry_);
+    entry_.reset();
+  }
+
   static std::string_view NameOf(CircuitState state) noexcept {
     return penstock::detail::kStateNames[static_cast<std::size_t>(state)];
   }
@@ -204,6 +209,7 @@ class Observer final : public ClientObserver {
   }
 
   const Sinks sinks_;
+  penstock::detail::ObservedClients clients_;
   ServerName server_;
   std::string_view kept_address_;  // its address, for log records
   ServerName counted_as_;          // in metrics

@@ -49,15 +49,15 @@ class Attempt final : public AttemptObservation {
 class OfClient final : public ClientObserver {
  public:
   explicit OfClient(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
-  ~OfClient() override { OnEnded(); }
+  ~OfClient() override { Forget(); }
 
   void OnCreated(std::shared_ptr<const ClientView> client) noexcept override {
+    if (!clients_.Enter(*client)) return;
     entry_ = shared_->roster.Add(std::move(client));
     server_ = entry_->server();
   }
   void OnEnded() noexcept override {
-    if (entry_) shared_->roster.Remove(*entry_);
-    entry_.reset();
+    if (clients_.Leave()) Forget();
   }
   std::unique_ptr<AttemptObservation> OnAttempt(const AttemptStart& start,
                                                 OutgoingMetadata& /*metadata*/) noexcept override {
@@ -68,7 +68,13 @@ class OfClient final : public ClientObserver {
   }
 
  private:
+  void Forget() noexcept {
+    if (entry_) shared_->roster.Remove(*entry_);
+    entry_.reset();
+  }
+
   const std::shared_ptr<Shared> shared_;
+  penstock::detail::ObservedClients clients_;
   ServerName server_;  // as it is counted
   std::shared_ptr<ClientRoster::Entry> entry_;
 };

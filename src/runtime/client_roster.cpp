@@ -4,6 +4,8 @@
 #include <charconv>
 #include <utility>
 
+#include "runtime/log.h"
+
 namespace penstock::inline v0::detail {
 
 ServerName NameOf(std::string_view address) {
@@ -125,6 +127,20 @@ std::vector<ClientRoster::ConnectionsRow> ClientRoster::ReadConnections() {
     }
   }
   return rows;
+}
+
+bool ObservedClients::Enter(const ClientView& client) noexcept {
+  // relaxed: whoever enters or leaves first is told apart by the number alone.
+  if (clients_.fetch_add(1, std::memory_order_relaxed) == 0) return true;
+  Log(LogSeverity::kError,
+      "telemetry: the client for {} has an observer that another client has, too, and is not counted: ForClient() makes one for each",
+      client.address());
+  return false;
+}
+
+bool ObservedClients::Leave() noexcept {
+  // acq_rel: what the others did with the observer comes before what the last one lets go of.
+  return clients_.fetch_sub(1, std::memory_order_acq_rel) == 1;
 }
 
 }  // namespace penstock::inline v0::detail

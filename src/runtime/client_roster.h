@@ -122,4 +122,17 @@ class ClientRoster {
   std::map<ServerName, Dependency> dependencies_;  // under mutex_
 };
 
+// The clients of one observer. It is made for one; where a program gives it to several (a copy of the settings, made for another
+// address), the first is counted, and what it is counted by stays until the last has ended.
+class ObservedClients {
+ public:
+  // As a client is created. False, and the log says so: there is one already.
+  bool Enter(const ClientView& client) noexcept;
+  // As one has ended. True: none is left.
+  bool Leave() noexcept;
+
+ private:
+  std::atomic<int> clients_{0};
+};
+
 }  // namespace penstock::inline v0::detail

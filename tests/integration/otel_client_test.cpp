@@ -11,7 +11,9 @@
 #include <opentelemetry/trace/scope.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "penstock/client/client.h"
 #include "penstock/otel/buckets.h"
 #include "penstock/otel/telemetry.h"
+#include "penstock/runtime.h"
 #include "penstock/testing/manual_time.h"
 #include "penstock/testing/telemetry.h"
 #include "support/client_calls.h"
@@ -399,6 +402,35 @@ TEST_CASE("O4: two clients of one address add up, with one Telemetry or with two
   CHECK(recorded.Sum("penstock.circuit.state", {{"penstock.circuit.state", "closed"}}) == 2);
   CHECK(recorded.Sum("penstock.circuit.state", {{"penstock.circuit.state", "open"}}) == 1);
   CHECK(recorded.Sum("penstock.circuit.calls", {{"penstock.circuit.outcome", "success"}}) == 2);
+}
+
+TEST_CASE("O4: of two clients with one observer the first is counted, the log says so, and the last takes all of it along") {
+  std::atomic<int> told{0};
+  SetLogSink([&](LogSeverity, const std::string& line) { told += line.find("ForClient()") != std::string::npos; });
+  testing::Telemetry recorded;
+  EchoServer server;
+  EchoServer second_server;
+  const auto telemetry = TelemetryOn(recorded);
+  std::weak_ptr<ClientObserver> held;
+  {
+    ClientSettings settings{.address = server.address(), .observer = telemetry->ForClient()};
+    held = settings.observer;
+    std::optional<Client> first = MakeClient(settings);
+    settings.address = second_server.address();
+    Client second = MakeClient(std::move(settings));
+    CHECK(told == 1);
+    CHECK(Call(*first, Request()).ok());
+    CHECK(Call(second, Request()).ok());
+    CHECK(recorded.Sum("penstock.circuit.state", {{"server.port", HostAndPort(server.address()).second}}) == 1);
+    CHECK(recorded.Sum("penstock.circuit.state") == 1);
+    CHECK(first->CloseAndWait(std::chrono::steady_clock::now() + kLimit));
+    first.reset();
+    CHECK(Call(second, Request()).ok());
+    CHECK(recorded.Sum("penstock.circuit.calls", {{"penstock.circuit.outcome", "success"}}) == 1);
+  }
+  CHECK(Eventually([&] { return held.expired(); }));
+  CHECK(Eventually([&] { return recorded.Sum("penstock.circuit.state") == 0; }));
+  SetLogSink({});
 }
 
 TEST_CASE("O4: what a client has counted stays when it goes, and its last state is in the next export") {

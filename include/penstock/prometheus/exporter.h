@@ -35,7 +35,7 @@ class Exporter : public ::prometheus::Collectable {
  public:
   static std::shared_ptr<Exporter> Create();
 
-  // For ClientSettings::observer; a new one for each client.
+  // For ClientSettings::observer; a new one for each client. Of several that are given the same, the first alone is counted.
   virtual std::shared_ptr<ClientObserver> ForClient() = 0;
 
   // For ServerSettings::observers; one may serve several servers.
