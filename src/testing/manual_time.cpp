@@ -179,12 +179,12 @@ std::size_t ManualTime::timers() const {
 
 bool ManualTime::WaitForTimer(TimePoint latest, Duration limit) const {
   std::unique_lock lock(state_->mutex);
-  return state_->armed.wait_for(lock, limit, [&] { return state_->queue.NextDue() <= latest; });
+  return state_->armed.wait_until(lock, SaturatingAdd(SteadyClock().Now(), limit), [&] { return state_->queue.NextDue() <= latest; });
 }
 
 bool ManualTime::WaitForTimers(std::size_t count, Duration limit) const {
   std::unique_lock lock(state_->mutex);
-  return state_->armed.wait_for(lock, limit, [&] { return state_->queue.size() >= count; });
+  return state_->armed.wait_until(lock, SaturatingAdd(SteadyClock().Now(), limit), [&] { return state_->queue.size() >= count; });
 }
 
 }  // namespace penstock::inline v0::testing

@@ -84,7 +84,7 @@ std::size_t Router::Impl::CutWhere(const Which& which, Cut how) {
 }
 
 bool Router::Impl::WaitUntil(const std::function<bool(const RouterStats&)>& predicate, Duration limit) const {
-  const auto end = std::chrono::steady_clock::now() + limit;
+  const auto end = SaturatingAdd(std::chrono::steady_clock::now(), limit);
   std::unique_lock lock(mutex_);
   for (;;) {
     const RouterStats seen = stats_;

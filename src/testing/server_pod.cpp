@@ -35,7 +35,7 @@ class ServerPod final : public Pod {
 
   int Wait(Duration limit) override {
     std::unique_lock lock(mutex_);
-    return gone_.wait_for(lock, limit, [this] { return code_ >= 0; }) ? code_ : -1;
+    return gone_.wait_until(lock, SaturatingAdd(std::chrono::steady_clock::now(), limit), [this] { return code_ >= 0; }) ? code_ : -1;
   }
 
  private:

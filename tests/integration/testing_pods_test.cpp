@@ -94,7 +94,8 @@ TEST_CASE("X2: a pod is replaced: the old one leaves in order, with GOAWAY, and 
     const auto started = service->Start();
     REQUIRE(started.ok());
     CHECK(*started == 1);
-    CHECK(service->Stop(0) == 0);
+    service->Shutdown(0);
+    CHECK(service->pod(0).Wait(penstock::Duration::max()) == 0);
     CHECK(log->Count(1, true, testing::FrameType::kGoaway) > 0);
     CHECK(Ask(*stub) == "pod-1");
     const auto replaced = service->Replace(1);

@@ -86,14 +86,19 @@ TEST_CASE("X1: waiting for a timer sees the one that another thread arms, and gi
     time.Arm(action, time.Now() + 2s);
     time.Arm(action, time.Now() + 1s);
   });
-  CHECK(time.WaitForTimer(time.Now() + 1s));
+  CHECK(time.WaitForTimer(time.Now() + 1s, Duration::max()));
   CHECK(time.NextDue() == time.Now() + 1s);
   other.join();
   CHECK_FALSE(time.WaitForTimer(time.Now() + 1s - 1ns, 1ms));
   CHECK(time.WaitForTimers(1));
   CHECK_FALSE(time.WaitForTimers(2, 1ms));
   CHECK(time.timers() == 1);
+  Action second([] {});
+  std::thread another([&] { time.Arm(second, time.Now() + 1s); });
+  CHECK(time.WaitForTimers(2, Duration::max()));
+  another.join();
   time.Disarm(action);
+  time.Disarm(second);
 }
 
 TEST_CASE("X1: a timer without end is stopped") {
