@@ -12,6 +12,7 @@
 
 #include "otel/attributes.h"
 #include "otel/context.h"
+#include "otel/utf8.h"
 #include "runtime/name_table.h"
 #include "runtime/status_name.h"
 #include "runtime/trace_context.h"
@@ -34,7 +35,7 @@ using Texts = penstock::detail::NameTable;
 
 std::string_view Kept(Texts& texts, std::string_view text) {
   constexpr std::size_t kLongest = 1024;
-  return texts.Find(text.substr(0, kLongest));
+  return texts.Find(Utf8(text.substr(0, kLongest)));
 }
 
 std::string_view KeptAddress(std::string_view address) {
@@ -53,7 +54,7 @@ constexpr std::string_view kTransitionBodies[] = {"circuit breaker closed", "cir
 
 void EndSpan(trace::Span& span, const grpc::Status& status) noexcept {
   span.SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(status.error_code())));
-  if (!status.ok()) span.SetStatus(trace::StatusCode::kError, status.error_message());
+  if (!status.ok()) span.SetStatus(trace::StatusCode::kError, Utf8(status.error_message()));
   span.End();
 }
 

@@ -9,6 +9,7 @@
 
 #include "otel/attributes.h"
 #include "otel/context.h"
+#include "otel/utf8.h"
 #include "runtime/name_table.h"
 #include "runtime/relay.h"
 #include "runtime/status_name.h"
@@ -90,7 +91,8 @@ class Observer final : public ServerObserver {
     if (!sinks_.tracer) return;
     Attributes attributes;
     attributes.Add("rpc.method", View(kOther));
-    attributes.Add("rpc.method_original", View(FullName(method)));
+    const std::string original = Utf8(FullName(method));
+    attributes.Add("rpc.method_original", View(original));
     attributes.Add(kStatusCodeKey, View(penstock::detail::StatusName(kCode)));
     const auto span = StartSpan("grpc", context.client_metadata(), attributes);
     span->SetStatus(trace::StatusCode::kError, "");

@@ -19,11 +19,13 @@
 #include <vector>
 
 #include "client/client_state.h"
+#include "otel/utf8.h"
 #include "penstock/client/client.h"
 #include "penstock/otel/buckets.h"
 #include "penstock/otel/telemetry.h"
 #include "penstock/runtime.h"
 #include "penstock/testing/manual_time.h"
+#include "penstock/testing/raw_peer.h"
 #include "penstock/testing/telemetry.h"
 #include "support/client_calls.h"
 #include "support/echo_service.h"
@@ -137,6 +139,47 @@ TEST_CASE("O2: each attempt is a span of its own, siblings under the call's pare
   CHECK(spans[0].attributes.at("rpc.response.status_code") == "UNAVAILABLE");
   CHECK(spans[0].error_message == "away");
   CHECK(spans[3].attributes.at("rpc.response.status_code") == "NOT_FOUND");
+}
+
+TEST_CASE("O2, O5: what is no UTF-8 in a peer's status or an error's text is not exported, since receivers refuse the whole export") {
+  testing::Telemetry recorded;
+  auto peer = testing::RawPeer::Create(
+      {.answer = [](const testing::RawRequest&) { return testing::RawScript::Fail(grpc::StatusCode::NOT_FOUND, "no%FF account \xc3%A9"); }});
+  REQUIRE(peer.ok());
+  const auto observer = TelemetryOn(recorded)->ForClient();
+  Client client = MakeClient({.address = (*peer)->address(), .observer = observer});
+  CHECK(Call(client, Request()).result.status.error_message() == "no\xff account \xc3\xa9");
+  REQUIRE(recorded.Spans().size() == 1);
+  CHECK(recorded.Spans()[0].error_message == "no? account \xc3\xa9");
+
+  observer->OnError("broken \xe2\x82");
+  // The cut falls into a character.
+  observer->OnError(std::string(1023, 'a') + "\xc3\xa9");
+  REQUIRE(recorded.Logs().size() == 2);
+  CHECK(recorded.Logs()[0].body == "broken ??");
+  CHECK(recorded.Logs()[1].body == std::string(1023, 'a') + "?");
+}
+
+TEST_CASE("O2: bytes that are no UTF-8 are replaced one by one, characters stay") {
+  const std::pair<std::string, std::string> texts[] = {
+      {"", ""},
+      {"plain", "plain"},
+      {"\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf", "\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf"},
+      {"\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf"},
+      {"\x80 \xbf \xff \xfe", "? ? ? ?"},
+      {"\xc0\x80 \xc1\xbf", "?? ??"},                          // longer than need be
+      {"\xe0\x9f\xbf \xf0\x8f\xbf\xbf", "??? ????"},           // likewise
+      {"\xed\xa0\x80", "???"},                                  // half of a pair
+      {"\xf4\x90\x80\x80 \xf5\x80\x80\x80", "???? ????"},      // beyond U+10FFFF
+      {"\xc3", "?"},
+      {"\xc3z", "?z"},
+      {"\xe2\x82\xc3\xa9", "??\xc3\xa9"},
+      {"\xf0\x9f\x98", "???"},
+  };
+  for (const auto& [text, good] : texts) {
+    CAPTURE(good);
+    CHECK(otel::detail::Utf8(text) == good);
+  }
 }
 
 TEST_CASE("O2: a call that the breaker rejects has a span of its own, with the rejection's message") {
