@@ -16,10 +16,12 @@
 #include <utility>
 
 #include "runtime/client_roster.h"
+#include "runtime/status_name.h"
 
 namespace penstock::inline v0::otel::detail {
 
 inline constexpr char kStatusCodeKey[] = "rpc.response.status_code";
+inline constexpr char kErrorTypeKey[] = "error.type";  // the status once more, where it is an error
 
 inline opentelemetry::nostd::string_view View(std::string_view text) noexcept { return {text.data(), text.size()}; }
 
@@ -28,6 +30,11 @@ class Attributes final : public opentelemetry::common::KeyValueIterable {
  public:
   void Add(opentelemetry::nostd::string_view key, opentelemetry::common::AttributeValue value) noexcept {
     pairs_[size_++] = {key, value};
+  }
+  void AddStatus(int code, bool error) noexcept {
+    const opentelemetry::nostd::string_view name = View(penstock::detail::StatusName(code));
+    Add(kStatusCodeKey, name);
+    if (error) Add(kErrorTypeKey, name);
   }
   void Add(const penstock::detail::ServerName& server) noexcept { AddServer(server.address, server.port); }
   void AddServer(std::string_view address, int port) noexcept {

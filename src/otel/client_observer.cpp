@@ -53,8 +53,12 @@ std::string_view KeptError(std::string_view message) {
 constexpr std::string_view kTransitionBodies[] = {"circuit breaker closed", "circuit breaker open", "circuit breaker half-open"};
 
 void EndSpan(trace::Span& span, const grpc::Status& status) noexcept {
-  span.SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(status.error_code())));
-  if (!status.ok()) span.SetStatus(trace::StatusCode::kError, Utf8(status.error_message()));
+  const nostd::string_view code = View(penstock::detail::StatusName(status.error_code()));
+  span.SetAttribute(kStatusCodeKey, code);
+  if (penstock::detail::IsErrorAtClient(status.error_code())) {
+    span.SetAttribute(kErrorTypeKey, code);
+    span.SetStatus(trace::StatusCode::kError, Utf8(status.error_message()));
+  }
   span.End();
 }
 

@@ -19,11 +19,11 @@ using penstock::detail::ServerName;
 
 namespace {
 
-Attributes CallAttributes(std::string_view method, int code) noexcept {
+Attributes CallAttributes(std::string_view method, int code, bool error) noexcept {
   Attributes attributes;
   attributes.Add("rpc.system.name", "grpc");
   attributes.Add("rpc.method", View(method));
-  attributes.Add(kStatusCodeKey, View(penstock::detail::StatusName(code)));
+  attributes.AddStatus(code, error);
   return attributes;
 }
 
@@ -89,13 +89,14 @@ Instruments::~Instruments() {
 
 void Instruments::RecordClientCall(std::string_view method, int code, const ServerName& server,
                                    Duration duration) noexcept {
-  Attributes attributes = CallAttributes(method, code);
+  Attributes attributes = CallAttributes(method, code, penstock::detail::IsErrorAtClient(code));
   attributes.Add(server);
   client_duration_->Record(Seconds(duration), attributes, opentelemetry::context::Context());
 }
 
 void Instruments::RecordServerCall(std::string_view method, int code, Duration duration) noexcept {
-  server_duration_->Record(Seconds(duration), CallAttributes(method, code), opentelemetry::context::Context());
+  const Attributes attributes = CallAttributes(method, code, penstock::detail::IsErrorAtServer(code));
+  server_duration_->Record(Seconds(duration), attributes, opentelemetry::context::Context());
 }
 
 template <void (Instruments::*observe)(Instruments::Observer&)>

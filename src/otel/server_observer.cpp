@@ -22,21 +22,6 @@ using penstock::detail::FullName;
 
 namespace {
 
-// O2: what a caller asked wrongly is no error of the server's.
-bool IsServersFault(grpc::StatusCode code) noexcept {
-  switch (code) {
-    case grpc::StatusCode::UNKNOWN:
-    case grpc::StatusCode::DEADLINE_EXCEEDED:
-    case grpc::StatusCode::UNIMPLEMENTED:
-    case grpc::StatusCode::INTERNAL:
-    case grpc::StatusCode::UNAVAILABLE:
-    case grpc::StatusCode::DATA_LOSS:
-      return true;
-    default:
-      return false;
-  }
-}
-
 class Call final : public ServerCallObservation {
  public:
   Call(std::shared_ptr<Instruments> instruments, std::string_view method, nostd::shared_ptr<trace::Span> span)
@@ -49,8 +34,12 @@ class Call final : public ServerCallObservation {
   void OnEnded(const ServerCall& /*call*/, const ServerCallEnd& end) noexcept override {
     if (instruments_) instruments_->RecordServerCall(method_, end.code, std::chrono::steady_clock::now() - began_);
     if (!span_) return;
-    span_->SetAttribute(kStatusCodeKey, View(penstock::detail::StatusName(end.code)));
-    if (IsServersFault(end.code)) span_->SetStatus(trace::StatusCode::kError, "");
+    const nostd::string_view code = View(penstock::detail::StatusName(end.code));
+    span_->SetAttribute(kStatusCodeKey, code);
+    if (penstock::detail::IsErrorAtServer(end.code)) {
+      span_->SetAttribute(kErrorTypeKey, code);
+      span_->SetStatus(trace::StatusCode::kError, "");
+    }
     span_->End();
     span_ = nostd::shared_ptr<trace::Span>();
   }
@@ -93,7 +82,7 @@ class Observer final : public ServerObserver {
     attributes.Add("rpc.method", View(kOther));
     const std::string original = Utf8(FullName(method));
     attributes.Add("rpc.method_original", View(original));
-    attributes.Add(kStatusCodeKey, View(penstock::detail::StatusName(kCode)));
+    attributes.AddStatus(kCode, penstock::detail::IsErrorAtServer(kCode));
     const auto span = StartSpan("grpc", context.client_metadata(), attributes);
     span->SetStatus(trace::StatusCode::kError, "");
     span->End();

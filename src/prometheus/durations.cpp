@@ -49,6 +49,8 @@ void Durations::CollectInto(::prometheus::MetricFamily& family) const {
     metric.label = {{"rpc_system_name", "grpc"},
                     {"rpc_method", method},
                     {"rpc_response_status_code", std::string(penstock::detail::StatusName(code))}};
+    const bool error = address.empty() ? penstock::detail::IsErrorAtServer(code) : penstock::detail::IsErrorAtClient(code);
+    if (error) metric.label.push_back({"error_type", std::string(penstock::detail::StatusName(code))});
     if (!address.empty()) metric.label.push_back({"server_address", address});
     if (port != 0) metric.label.push_back({"server_port", std::to_string(port)});
     std::uint64_t count = 0;

@@ -27,6 +27,23 @@ constexpr std::string_view StatusName(int code) noexcept {
                                                                    : kStatusNames[grpc::StatusCode::UNKNOWN];
 }
 
+// Whether a call that ended so is an error to whoever made it; and to the server, of which what a caller asked wrongly is none
+// (OpenTelemetry's conventions for gRPC).
+constexpr bool IsErrorAtClient(int code) noexcept { return code != grpc::StatusCode::OK; }
+constexpr bool IsErrorAtServer(int code) noexcept {
+  switch (code) {
+    case grpc::StatusCode::UNKNOWN:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+    case grpc::StatusCode::UNIMPLEMENTED:
+    case grpc::StatusCode::INTERNAL:
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::DATA_LOSS:
+      return true;
+    default:
+      return false;
+  }
+}
+
 constexpr std::optional<grpc::StatusCode> StatusNamed(std::string_view name) noexcept {
   for (std::size_t code = 0; code < kStatusNames.size(); ++code) {
     if (kStatusNames[code] == name) return static_cast<grpc::StatusCode>(code);

@@ -137,8 +137,10 @@ TEST_CASE("O2: each attempt is a span of its own, siblings under the call's pare
   }
   CHECK(ids.size() == 4);
   CHECK(spans[0].attributes.at("rpc.response.status_code") == "UNAVAILABLE");
+  CHECK(spans[0].attributes.at("error.type") == "UNAVAILABLE");
   CHECK(spans[0].error_message == "away");
   CHECK(spans[3].attributes.at("rpc.response.status_code") == "NOT_FOUND");
+  CHECK(spans[3].attributes.at("error.type") == "NOT_FOUND");
 }
 
 TEST_CASE("O2, O5: what is no UTF-8 in a peer's status or an error's text is not exported, since receivers refuse the whole export") {
@@ -354,17 +356,19 @@ TEST_CASE("O4: the duration is recorded once an attempt, in seconds, in buckets 
     if (point.name != "rpc.client.call.duration") continue;
     CHECK(point.unit == "s");
     CHECK(point.boundaries == otel::DurationBuckets());
-    CHECK(point.attributes.size() == 5);
     CHECK(point.attributes.at("rpc.system.name") == "grpc");
     CHECK(point.attributes.at("rpc.method") == "penstock.test.v1.Echo/Unary");
     CHECK(point.attributes.at("server.address") == host);
     CHECK(point.attributes.at("server.port") == port);
     if (point.attributes.at("rpc.response.status_code") == "OK") {
       ok += static_cast<int>(point.count);
+      CHECK(point.attributes.size() == 5);
       CHECK(point.value >= 0.02);
       CHECK(point.value < 30);
     } else {
       unavailable += static_cast<int>(point.count);
+      CHECK(point.attributes.size() == 6);
+      CHECK(point.attributes.at("error.type") == "UNAVAILABLE");
     }
   }
   CHECK(ok == 1);

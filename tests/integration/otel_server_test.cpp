@@ -248,7 +248,10 @@ TEST_CASE("O2: a SERVER span is an error only for the server's faults") {
     CHECK(span.kind == "server");
     CHECK(span.name == "penstock.test.v1.Echo/Unary");
     CHECK(span.parent_span_id == "");
-    errors[span.attributes.at("rpc.response.status_code")] = span.error;
+    const std::string code = span.attributes.at("rpc.response.status_code");
+    errors[code] = span.error;
+    CHECK(span.attributes.contains("error.type") == span.error);
+    if (span.error) CHECK(span.attributes.at("error.type") == code);
   }
   CHECK(errors == std::map<std::string, bool>{{"OK", false},
                                               {"CANCELLED", false},
@@ -290,8 +293,11 @@ TEST_CASE("V7: exceptions and refused calls are seen by tracing and metrics") {
   for (const RecordedPoint& point : recorded.Points()) {
     CHECK(point.name == "rpc.server.call.duration");
     CHECK(point.unit == "s");
-    CHECK(point.attributes.size() == 3);
-    counts[point.attributes.at("rpc.response.status_code")] += point.count;
+    const std::string code = point.attributes.at("rpc.response.status_code");
+    // PERMISSION_DENIED is no error of the server's.
+    CHECK(point.attributes.size() == (code == "INTERNAL" ? 4 : 3));
+    CHECK(point.attributes.contains("error.type") == (code == "INTERNAL"));
+    counts[code] += point.count;
   }
   CHECK(counts == std::map<std::string, std::uint64_t>{{"INTERNAL", 1}, {"PERMISSION_DENIED", 1}});
 }
@@ -321,6 +327,7 @@ TEST_CASE("O2, V7: a method that no service has is one series and a span in its 
     CHECK(span.error);
     CHECK(span.attributes.at("rpc.method") == "_OTHER");
     CHECK(span.attributes.at("rpc.response.status_code") == "UNIMPLEMENTED");
+    CHECK(span.attributes.at("error.type") == "UNIMPLEMENTED");
   }
   CHECK(recorded.Spans().front().attributes.at("rpc.method_original") == "no.such.Service/A?");  // what is exported is UTF-8
   const auto points = recorded.Points();

@@ -69,10 +69,10 @@ TEST_CASE("O4: Prometheus reads the same instruments, with underscores") {
   const std::string method =
       "rpc_system_name=\"grpc\",rpc_method=\"penstock.test.v1.Echo/Unary\",rpc_response_status_code=";
   CHECK(value("rpc_client_call_duration_seconds_count{" + method + "\"OK\"," + peer + "}") == 1);
-  CHECK(value("rpc_client_call_duration_seconds_count{" + method + "\"UNAVAILABLE\"," + peer + "}") == 2);
+  CHECK(value("rpc_client_call_duration_seconds_count{" + method + "\"UNAVAILABLE\",error_type=\"UNAVAILABLE\"," + peer + "}") == 2);
   CHECK(value("rpc_client_call_duration_seconds_bucket{" + method + "\"OK\"," + peer + ",le=\"+Inf\"}") == 1);
   CHECK(value("rpc_client_call_duration_seconds_sum{" + method + "\"OK\"," + peer + "}") > 0);
-  CHECK(Eventually([&] { return value("rpc_server_call_duration_seconds_count{" + method + "\"UNAVAILABLE\"}") == 2; }));
+  CHECK(Eventually([&] { return value("rpc_server_call_duration_seconds_count{" + method + "\"UNAVAILABLE\",error_type=\"UNAVAILABLE\"}") == 2; }));
 
   time->Advance(10s);
   CHECK(value("penstock_circuit_state{" + peer + ",penstock_circuit_state=\"half-open\"}") == 1);
