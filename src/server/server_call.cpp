@@ -72,6 +72,7 @@ void EndScope(ServerCall* call, CallScope::Ending ending) noexcept {
     if (call->scope_ended_) return;
     call->scope_ended_ = true;
     call->scope_ending_ = ending;
+    if (ending == CallScope::Ending::kCancelled) call->expired_ = call->core_.AtDeadline(*call);
     scope = call->scope_;
   }
   if (scope) scope->End(ending);

@@ -228,6 +228,17 @@ grpc::Status ServerCore::ExceptionStatus(ServerCall& call, const char* where, co
   }
 }
 
+bool ServerCore::AtDeadline(const ServerCall& call) const noexcept {
+  const std::optional<Duration> left = RemainingOf(call.raw_deadline(), gpr_now(GPR_CLOCK_MONOTONIC));
+  if (!left) return false;
+  // The client's reset comes before the server's own timer: C-core rounds what goes out as grpc-timeout up, by 10 ms at most below
+  // 10 s and by 1% above (Timeout in its transport/timeout_encoding.cc). Ten more for headers that were longer under way than the
+  // reset: a connection's first ones are.
+  Duration rounded = std::chrono::milliseconds(10);
+  if (observed_) rounded = std::max(rounded, (settings_.time->clock().Now() - call.arrived_ + *left) / 100);
+  return *left <= rounded + std::chrono::milliseconds(10);
+}
+
 void ServerCore::Ended(ServerCall& call) noexcept {
   const bool cancelled = call.IsCancelled();
   EndScope(&call, cancelled ? CallScope::Ending::kCancelled : CallScope::Ending::kFinished);
@@ -242,7 +253,8 @@ void ServerCore::Ended(ServerCall& call) noexcept {
   end.refusal = call.refusal_;
   end.threw = call.threw_.load(std::memory_order_relaxed);
   if (cancelled) {
-    const bool expired = gpr_time_cmp(call.raw_deadline(), gpr_now(call.raw_deadline().clock_type)) <= 0;
+    // As it was when the call was cancelled; its handler may have gone on for long. Where that had ended, as it is now.
+    const bool expired = call.scope_ending_ == CallScope::Ending::kCancelled ? call.expired_ : AtDeadline(call);
     end.code = expired ? grpc::StatusCode::DEADLINE_EXCEEDED : grpc::StatusCode::CANCELLED;
   } else if (finished_with >= 0) {
     end.code = static_cast<grpc::StatusCode>(finished_with);

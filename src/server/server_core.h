@@ -81,6 +81,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   void UnknownMethod(const grpc::GenericCallbackServerContext& context) noexcept;
   grpc::Status ExceptionStatus(ServerCall& call, const char* where, const char* text) noexcept;
   std::shared_ptr<CallScope> MakeScope(const ServerCall& call) const;
+  // Whether a call that is being cancelled has come to its deadline.
+  bool AtDeadline(const ServerCall& call) const noexcept;
   ReactorRegistry& registry() noexcept { return registry_; }
   const ServerSettings& settings() const noexcept { return settings_; }
   TimeSource& time() const noexcept { return *settings_.time; }

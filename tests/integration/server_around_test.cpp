@@ -354,6 +354,71 @@ TEST_CASE("V7: the access log tells the peer of calls that were cancelled or ran
   logged(4, "/penstock.test.v1.Echo/Bidi 1", "");
 }
 
+// One call of `Repeatable` on a thread of its own.
+struct PendingUnary {
+  PendingUnary(Server& server, std::chrono::system_clock::time_point deadline)
+      : stub(v1::Echo::NewStub(ChannelTo(AddressOf(server)))) {
+    context.set_deadline(deadline);
+    thread = std::thread([this] {
+      EchoResponse response;
+      stub->Repeatable(&context, EchoRequest(), &response);
+    });
+  }
+  ~PendingUnary() { thread.join(); }
+
+  std::unique_ptr<v1::Echo::Stub> stub;
+  grpc::ClientContext context;
+  std::thread thread;
+};
+
+TEST_CASE("V7, O2: a call whose client gave up at its deadline ran into it, and one that was cancelled before did not") {
+  GuardedEcho echo;
+  Replies replies;
+  echo.on_repeatable = [&](auto*, const auto&, auto*, Reply reply) { replies.Keep(std::move(reply)); };
+  for (const bool observed : {false, true}) {
+    CAPTURE(observed);
+    auto settings = LocalSettings();
+    if (observed) settings.observers = {std::make_shared<Recorder>()};
+    auto server = MakeServer(settings, {&echo});
+    const auto ended = [&](grpc::StatusCode code) {
+      const ServerCounts counts = server->counts();
+      const auto found = counts.ended.find(code);
+      return found == counts.ended.end() ? std::uint64_t{0} : found->second;
+    };
+    {
+      // gRPC rounds a timeout of more than a second up to 10 ms on the wire, so that the client's reset comes first.
+      constexpr int kCalls = 8;
+      auto stub = v1::Echo::NewStub(ChannelTo(AddressOf(*server)));
+      std::vector<std::thread> callers;
+      for (int i = 0; i < kCalls; ++i) {
+        callers.emplace_back([&, i] {
+          grpc::ClientContext context;
+          context.set_deadline(std::chrono::system_clock::now() + 1003ms + i * 1ms);
+          EchoResponse response;
+          CHECK(stub->Repeatable(&context, EchoRequest(), &response).error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
+        });
+      }
+      for (std::thread& caller : callers) caller.join();
+      REQUIRE(Eventually([&] { return replies.cancelled() == kCalls; }));
+      replies.DropAll();
+      REQUIRE(Eventually([&] { return server->counts().in_flight == 0; }));
+      CHECK(ended(grpc::StatusCode::DEADLINE_EXCEEDED) > kCalls / 2);  // on a busy machine not of each
+    }
+    {
+      const auto deadline = std::chrono::system_clock::now() + 500ms;
+      const std::uint64_t before = ended(grpc::StatusCode::CANCELLED);
+      PendingUnary call(*server, deadline);
+      CHECK(Eventually([&] { return replies.size() == 1; }));
+      call.context.TryCancel();
+      CHECK(Eventually([&] { return replies.cancelled() == 1; }));
+      std::this_thread::sleep_until(deadline + 20ms);  // the handler ends when it likes
+      replies.DropAll();
+      REQUIRE(Eventually([&] { return server->counts().in_flight == 0; }));
+      CHECK(ended(grpc::StatusCode::CANCELLED) == before + 1);
+    }
+  }
+}
+
 TEST_CASE("V7: a method that no service has is UNIMPLEMENTED, counted, and seen by observers and the access log") {
   GuardedEcho echo;
   auto recorder = std::make_shared<Recorder>();

@@ -64,8 +64,9 @@ enum class Refusal { kNone, kOverloaded, kUnauthenticated, kFiltered };
 
 // How a call ended.
 struct ServerCallEnd {
-  // What the handler finished with; CANCELLED or DEADLINE_EXCEEDED where the call ended before its status could be sent;
-  // UNKNOWN where plain gRPC code finished it.
+  // What the handler finished with; CANCELLED or DEADLINE_EXCEEDED where the call ended before its status could be sent, by what
+  // ended it: a client gives up at its deadline a moment before the server's clock has it, which is told as the deadline; UNKNOWN
+  // where plain gRPC code finished it.
   grpc::StatusCode code = grpc::StatusCode::OK;
   // From the arrival of its headers until everything about it was done.
   Duration duration{};
@@ -157,6 +158,7 @@ class ServerCall final : public grpc::CallbackServerContext, public ScopeOwner {
   mutable std::shared_ptr<CallScope> scope_;
   bool scope_ended_ = false;
   CallScope::Ending scope_ending_{};
+  bool expired_ = false;  // it was its deadline that ended the scope
   // gRPC's own are no place for them: another thread may be finishing the call.
   std::vector<std::pair<std::string, std::string>> trailers_;
   std::size_t trailer_bytes_ = 0;
