@@ -444,7 +444,8 @@ std::optional<Error> ServerCore::ListenForHealth() {
                            grpc::InsecureServerCredentials(), &health_port_);
   builder.RegisterService(&health_port_service_->grpc_service());
   SeeCallsOf(builder);
-  health_server_ = builder.BuildAndStart();
+  // Its connections are not counted; but a server that is being made elsewhere must not take its number for one of its own.
+  health_server_ = BuildIdentified(builder).server;
   if (health_server_ != nullptr && health_port_ != 0) return std::nullopt;
   health_server_.reset();
   Error error(WhyNotListening("health_address", *settings_.health_address));

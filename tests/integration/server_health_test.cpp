@@ -395,5 +395,22 @@ TEST_CASE("V8: a monitor may change what the server says while it is asked") {
   teller->server = nullptr;
 }
 
+TEST_CASE("V3, V8: servers with a health port that are made at once each count their own connections") {
+  LogKeeper log;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int made = 0; made < 40; ++made) {
+        GuardedEcho echo;
+        auto settings = LocalSettings();
+        settings.health_address = "127.0.0.1:0";
+        MakeServer(std::move(settings), {&echo});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(log.Has("cannot be counted"));
+}
+
 }  // namespace
 }  // namespace penstock::test
