@@ -326,7 +326,7 @@ bool RawPeer::Impl::RunStep(Stream& stream, const RawScript::Step& step) {
     RawFrame frame = send->frame;
     if (frame.stream == RawScript::kThisStream) frame.stream = stream.id;
     if (frame.type == FrameType::kGoaway && frame.number() == RawScript::kThisStream) {
-      frame = GoawayFrame(stream.id, frame.number(4), std::string_view(frame.payload).substr(8));
+      frame.payload.replace(0, 4, GoawayFrame(stream.id).payload, 0, 4);
     }
     const bool ends = frame.type == FrameType::kRstStream || frame.has(kEndStreamFlag);
     if (ends && frame.stream == stream.id) stream.answered = true;

@@ -149,6 +149,18 @@ TEST_CASE("X2: resets and GOAWAYs") {
   CHECK(Call(*inverted).status.error_message() == "going");
 }
 
+TEST_CASE("X2: a GOAWAY that is too short goes out as it is") {
+  const auto peer = MakePeer([](const RawRequest&) {
+    return RawScript().Frame({.type = FrameType::kGoaway, .payload = "\xff\xff\xff\xff"});
+  });
+  auto client = RawClient::Connect(peer->port());
+  REQUIRE(client.ok());
+  CHECK((*client)->StartHttp2());
+  CHECK((*client)->Request(1, "/a.B/C"));
+  CHECK_FALSE((*client)->ReadUntil(FrameType::kGoaway).has_value());
+  CHECK((*client)->closed());  // as the kit's reader has it: this is no HTTP/2
+}
+
 TEST_CASE("X2: the socket closes after the request's headers, after the answer's, and in mid-message") {
   const std::string half = GrpcMessage(Reply("half")).substr(0, 7);
   const std::vector<RawScript> scripts{
