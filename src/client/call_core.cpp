@@ -1,7 +1,6 @@
 #include "penstock/client/detail/call_core.h"
 
 #include <cassert>
-#include <limits>
 #include <utility>
 
 #include "client/attempt.h"
@@ -9,6 +8,7 @@
 #include "client/judge.h"
 #include "client/rejection.h"
 #include "penstock/runtime/callback_thread.h"
+#include "penstock/runtime/detail/message_size.h"
 #include "runtime/grpc_quirks.h"
 #include "runtime/status_code.h"
 
@@ -37,7 +37,7 @@ void CallCore::Begin(ClientState& state, const MethodInfo& method, CallOptions&&
   options_ = std::move(options);
   options_.parent.KeepRelayed();
   if (!state.registry().Add(*this)) return EndCancelled(CancelReason::kClosed, false);
-  if (request_bytes > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+  if (request_bytes > kLongestMessage) {
     result_.status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "the request is larger than 2 GiB"};
     return End(EndReason::kStopped, false);
   }

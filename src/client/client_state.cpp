@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/channel.h"
+#include "penstock/runtime/callback_thread.h"
 #include "runtime/log.h"
 #include "runtime/loop.h"
 #include "runtime/thrown.h"

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -69,6 +70,7 @@ class HoldLike {
 
 // What the reactors offer beside their starts.
 struct Reactor {
+  void StartWrite() {}  // Not for who queues.
   HoldLike Hold() { return over ? HoldLike() : HoldLike(&holds); }
   template <class Function>
   void Guard(const char*, Function&& function) noexcept {
@@ -87,7 +89,8 @@ class ClientLike : public Reactor {
   enum class Started { kStarted, kEnded };
 
   virtual ~ClientLike() = default;
-  Started StartWrite(const Message* message, grpc::WriteOptions options) {
+  Started StartWriteOf(const Message* message, grpc::WriteOptions options, std::size_t bytes) {
+    CHECK(bytes == message->text.size());
     if (sink.refuses) return Started::kEnded;
     sink.Take(message, options);
     if (sink.on_start) sink.on_start();
@@ -112,7 +115,8 @@ class ServerLike : public Reactor {
   using Written = Message;
 
   virtual ~ServerLike() = default;
-  bool StartWrite(const Message* message, grpc::WriteOptions options) {
+  bool StartWriteOf(const Message* message, grpc::WriteOptions options, std::size_t bytes) {
+    CHECK(bytes == message->text.size());
     if (sink.refuses) return false;
     sink.Take(message, options);
     return true;
@@ -234,6 +238,23 @@ TEST_CASE("S10: dropping the oldest keeps the newest, and the promise of the hin
   other.DoneAll();
   CHECK(other.sink.written == Strings{"0", "1+", "4+", "5"});
   CHECK(other.dropped() == 2);
+}
+
+TEST_CASE("S10: what gRPC would abort on is refused, whatever the bound") {
+  struct Long {
+    std::size_t bytes = 0;
+    std::size_t ByteSizeLong() const { return bytes; }
+  };
+  struct Sized : Reactor {
+    using Written = Long;
+    virtual ~Sized() = default;
+    bool StartWriteOf(const Long*, grpc::WriteOptions, std::size_t) { return true; }
+    bool Finish(grpc::Status) { return true; }
+    virtual void OnWriteDone(bool ok) = 0;
+  };
+  QueuedWrites<Sized> writer({.max_bytes = std::numeric_limits<std::size_t>::max()});
+  CHECK(writer.Write(Long{std::size_t{1} << 31}) == Queued::kTooLarge);
+  CHECK(writer.Write(Long{(std::size_t{1} << 31) - 1}) == Queued::kQueued);
 }
 
 TEST_CASE("S10: a stream that may miss nothing is ended by a full queue") {

@@ -29,7 +29,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <limits>
 #include <mutex>
 #include <type_traits>
 #include <utility>
@@ -44,8 +43,6 @@
 namespace penstock::inline v0 {
 
 namespace detail {
-
-inline constexpr std::size_t kMostBytes = std::numeric_limits<std::int32_t>::max();
 
 // While one lives, its stream's OnDone does not come.
 class StreamHold {
@@ -131,11 +128,9 @@ class StreamReactor : protected StreamEvents {
                  return StreamStart::kStarted;
                });
   }
-  template <class Request>
-  StreamStart AskWrite(const Request* message, grpc::WriteOptions options) noexcept {
-    const StreamCore::Write write{message, options, BytesOf(*message)};
-    // gRPC would abort: a message's length has 31 bits.
-    if (write.bytes > kMostBytes) return StreamStart::kTooLarge;
+  StreamStart AskWrite(const void* message, grpc::WriteOptions options, std::size_t bytes) noexcept {
+    const StreamCore::Write write{message, options, bytes};
+    if (bytes > kLongestMessage) return StreamStart::kTooLarge;
     return Ask([&](StreamCore& opened) { return opened.StartWrite(write); },
                [&] {
                  if (half_closes()) return StreamStart::kHalfClosed;
@@ -199,11 +194,11 @@ class ClientWriteReactor : public detail::StreamReactor {
   // Writes `message`; OnWriteDone follows. Refused while one is under way and after the half-close. The first write waits for the
   // opening and is made again with it.
   [[nodiscard]] StreamStart StartWrite(const Request* message, grpc::WriteOptions options = {}) noexcept {
-    return AskWrite(message, options);
+    return AskWrite(message, options, detail::BytesOf(*message));
   }
   // With the half-close: nothing may be written after it.
   [[nodiscard]] StreamStart StartWriteLast(const Request* message, grpc::WriteOptions options = {}) noexcept {
-    return AskWrite(message, options.set_last_message());
+    return AskWrite(message, options.set_last_message(), detail::BytesOf(*message));
   }
   // The half-close, after the write that is under way; OnWritesDoneDone follows.
   [[nodiscard]] StreamStart StartWritesDone() noexcept { return AskWritesDone(); }
@@ -211,6 +206,12 @@ class ClientWriteReactor : public detail::StreamReactor {
   // The write has ended; true: it was given to the connection, which does not say that the server has it.
   using StreamEvents::OnWriteDone;
   using StreamEvents::OnWritesDoneDone;
+
+ protected:
+  // As StartWrite(), of a message whose size is known.
+  StreamStart StartWriteOf(const Request* message, grpc::WriteOptions options, std::size_t bytes) noexcept {
+    return AskWrite(message, options, bytes);
+  }
 
  private:
   using StreamEvents::OnReadDone;
@@ -224,16 +225,21 @@ class ClientBidiReactor : public detail::StreamReactor {
 
   [[nodiscard]] StreamStart StartRead(Response* message) noexcept { return AskRead(message); }
   [[nodiscard]] StreamStart StartWrite(const Request* message, grpc::WriteOptions options = {}) noexcept {
-    return AskWrite(message, options);
+    return AskWrite(message, options, detail::BytesOf(*message));
   }
   [[nodiscard]] StreamStart StartWriteLast(const Request* message, grpc::WriteOptions options = {}) noexcept {
-    return AskWrite(message, options.set_last_message());
+    return AskWrite(message, options.set_last_message(), detail::BytesOf(*message));
   }
   [[nodiscard]] StreamStart StartWritesDone() noexcept { return AskWritesDone(); }
 
   using StreamEvents::OnReadDone;
   using StreamEvents::OnWriteDone;
   using StreamEvents::OnWritesDoneDone;
+
+ protected:
+  StreamStart StartWriteOf(const Request* message, grpc::WriteOptions options, std::size_t bytes) noexcept {
+    return AskWrite(message, options, bytes);
+  }
 };
 
 namespace detail {

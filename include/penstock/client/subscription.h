@@ -158,7 +158,7 @@ class BidiSubscriptionCall final : public TypedSubscription<Method> {
 
   StreamStart Write(typename Method::Request&& message) {
     StreamCore::Write write{&written_, {}, BytesOf(message)};
-    if (write.bytes > kMostBytes) return StreamStart::kTooLarge;
+    if (write.bytes > kLongestMessage) return StreamStart::kTooLarge;
     StreamCore* stream = nullptr;
     std::uint64_t number = 0;
     {

@@ -38,6 +38,7 @@
 #include <utility>
 
 #include "penstock/runtime/detail/coalescer.h"
+#include "penstock/runtime/detail/message_size.h"
 
 namespace penstock::inline v0 {
 
@@ -76,6 +77,7 @@ class QueuedWrites : public Reactor, private detail::Coalesced {
 
   explicit QueuedWrites(WriteQueueSettings settings = {}) : settings_(settings) {
     settings_.max_messages = std::max<std::size_t>(settings_.max_messages, 1);
+    settings_.max_bytes = std::min(settings_.max_bytes, detail::kLongestMessage);
   }
 
   Queued Write(const Message& message) {
@@ -141,6 +143,7 @@ class QueuedWrites : public Reactor, private detail::Coalesced {
 
  private:
   using Reactor::StartWrite;
+  using Reactor::StartWriteOf;
   using ReactorHold = decltype(std::declval<Reactor&>().Hold());
 
   template <class Fill>
@@ -266,7 +269,7 @@ class QueuedWrites : public Reactor, private detail::Coalesced {
   bool StartCurrent() {
     grpc::WriteOptions options;
     if (current_hint_) options.set_buffer_hint();
-    const auto started = this->StartWrite(&current_.front().message, options);
+    const auto started = this->StartWriteOf(&current_.front().message, options, current_.front().bytes);
     if constexpr (std::is_same_v<decltype(started), const bool>) {
       return started;
     } else {

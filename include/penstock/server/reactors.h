@@ -23,13 +23,15 @@
 // OnDone for StartWriteAndFinish.
 // Time: none of its own.
 // Errors: a start that comes too early (one read and one write at a time) or too late (after the finish, whose it ever
-// was) returns false and changes nothing; no On…Done follows it. An exception ends the call with INTERNAL, a thrown
+// was) returns false and changes nothing; no On…Done follows it. A message of 2 GiB or more ends the stream with INTERNAL. An exception ends the call with INTERNAL, a thrown
 // grpc::Status with that status.
 
 #include <grpcpp/support/server_callback.h>
 
+#include <cstddef>
 #include <utility>
 
+#include "penstock/runtime/detail/message_size.h"
 #include "penstock/server/detail/reactor_base.h"
 #include "penstock/server/detail/reactor_bridge.h"
 
@@ -66,15 +68,12 @@ class Writing : public Base {
   // OnWriteDone follows: false when nothing can be written any more. The buffer hint of the first write is ignored (with it
   // gRPC 1.51 never sends anything); the last message before a pause must carry none, since nothing else flushes.
   bool StartWrite(const Response* message, grpc::WriteOptions options = {}) {
-    if (!this->Enter(Base::kWriting, Base::kWriting)) return false;
-    if (!this->Has(Base::kWritten)) options.clear_buffer_hint();
-    this->grpc_reactor()->StartWrite(message, options);
-    this->Leave();
-    return true;
+    return StartWriteOf(message, options, BytesOf(*message));
   }
 
   // The last message and the status in one. No OnWriteDone follows; the message lives until OnDone.
   bool StartWriteAndFinish(const Response* message, grpc::WriteOptions options, grpc::Status status) {
+    if (TooLong(BytesOf(*message))) return false;
     if (!this->Claim(Base::kWriting)) return false;
     last_message_ = message;
     last_options_ = options.clear_buffer_hint();
@@ -86,7 +85,23 @@ class Writing : public Base {
  protected:
   virtual void OnWriteDone(bool /*ok*/) {}
 
+  // As StartWrite(), of a message whose size is known.
+  bool StartWriteOf(const Response* message, grpc::WriteOptions options, std::size_t bytes) {
+    if (TooLong(bytes)) return false;
+    if (!this->Enter(Base::kWriting, Base::kWriting)) return false;
+    if (!this->Has(Base::kWritten)) options.clear_buffer_hint();
+    this->grpc_reactor()->StartWrite(message, options);
+    this->Leave();
+    return true;
+  }
+
  private:
+  // gRPC would abort the process. The stream is finished instead, since nothing else might.
+  bool TooLong(std::size_t bytes) {
+    if (bytes <= kLongestMessage) [[likely]] return false;
+    this->Finish({grpc::StatusCode::INTERNAL, "a message of 2 GiB or more cannot be sent"});
+    return true;
+  }
   void HandleWriteDone(bool ok) noexcept final {
     if (!this->Has(Base::kWritten)) this->Set(Base::kWritten);
     this->Clear(Base::kWriting);

@@ -13,18 +13,9 @@
 #include <cstddef>
 
 #include "penstock/client/detail/kept.h"
+#include "penstock/runtime/detail/message_size.h"
 
 namespace penstock::inline v0::detail {
-
-// As it is sent; 0 for messages of another kind than protobuf's.
-template <class Message>
-std::size_t BytesOf(const Message& message) {
-  if constexpr (requires { message.ByteSizeLong(); }) {
-    return message.ByteSizeLong();
-  } else {
-    return 0;
-  }
-}
 
 template <class Request, class Response>
 class CallMessages : private KeptNode {
