@@ -182,7 +182,7 @@ class Guard final : public Interceptor {
     facts.code = status.error_code();
     // relaxed: see where it is set.
     if (cancelled_.load(std::memory_order_relaxed)) facts.cancelled = CancelReason::kCaller;
-    facts.deadline_passed = facts.code == grpc::StatusCode::DEADLINE_EXCEEDED && DeadlineHasPassed(context);
+    facts.deadline_passed = DeadlineHasPassed(context);
     facts.began_short_of_time = began_short_of_time_;
     facts.looks_killed_at_shutdown = LooksKilledAtShutdown(status, has_headers, !trailers.empty());
     // C7 needs the request's size, which is not known here: such an end counts as the server's.
