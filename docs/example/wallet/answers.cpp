@@ -26,9 +26,12 @@ grpc::Status AnswerOfRead(const CallResult& result) {
     case grpc::StatusCode::OUT_OF_RANGE:  // more than an account can hold
     case grpc::StatusCode::INVALID_ARGUMENT: return Refuse(result.status.error_code(), result.status.error_message(), Refusal::BAD_REQUEST);
     case grpc::StatusCode::CANCELLED:
+      if (result.reason != penstock::EndReason::kCancelled) break;  // By a ledger that is stopping.
+      [[fallthrough]];
     case grpc::StatusCode::DEADLINE_EXCEEDED: return Refuse(result.status.error_code(), "the ledger did not answer in time", Refusal::LEDGER_UNAVAILABLE);
-    default: return Refuse(grpc::StatusCode::UNAVAILABLE, "the ledger can't be reached", Refusal::LEDGER_UNAVAILABLE);
+    default: break;
   }
+  return Refuse(grpc::StatusCode::UNAVAILABLE, "the ledger can't be reached", Refusal::LEDGER_UNAVAILABLE);
 }
 
 grpc::Status AnswerOfTransfer(const CallResult& result) {
