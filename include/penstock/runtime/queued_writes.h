@@ -21,7 +21,7 @@
 // Ownership: the messages are copied or moved in. A message's memory is used again for a later one: Write(const Message&) into a queue
 // that has been used allocates nothing that the last message of its place did not. Messages of max_bytes together are kept for
 // that, no more: one beyond it is freed once it has been written.
-// Time: none.
+// Time: none, but for the hop of `coalesce`.
 // Errors: what happens at the bounds is the settings'. After the stream's end Write says kEnded; what waited is dropped, as it
 // would be in gRPC's own buffers.
 
@@ -50,7 +50,8 @@ enum class WhenFull : unsigned char {
 };
 
 struct WriteQueueSettings {
-  // What may wait, besides the one message that gRPC has: so many messages, 1 up, and so many bytes as sent.
+  // What may wait, besides the one message that gRPC has: so many messages, 1 up, and so many bytes as sent, 2 GiB - 1 at
+  // most.
   std::size_t max_messages = 64;
   std::size_t max_bytes = std::size_t{1} << 20;
   WhenFull when_full = WhenFull::kRefuse;
